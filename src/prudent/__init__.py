@@ -1,0 +1,1 @@
+"""Prudent: decision policies that come with a number you can trust."""
