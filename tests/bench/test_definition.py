@@ -60,7 +60,7 @@ def test_registry_finds_built_in_and_registered_experiments():
 
 
 def test_registry_refuses_unknown_names_and_modules(monkeypatch):
-    with pytest.raises(bench.BenchError, match="no experiment is called 'iv/nothing'; known: .*iv/demand"):
+    with pytest.raises(bench.BenchError, match=r"no experiment is called 'iv/nothing'; known: .*iv/demand"):
         bench.find(["iv/nothing"])
     monkeypatch.setenv("PRUDENT_BENCH", "no_such_module")
     with pytest.raises(bench.BenchError, match="no_such_module"):

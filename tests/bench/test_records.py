@@ -88,7 +88,8 @@ def test_claim_is_exclusive_between_processes_and_ends_with_its_holder(tmp_path)
         [sys.executable, "-c", CLAIMER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "True\n"
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
         claims = Claims(path)
         assert not claims.take("a cell")
         assert claims.take("another cell")

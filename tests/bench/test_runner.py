@@ -8,12 +8,12 @@ import tiny_bench
 
 from prudent import bench
 
-RUN = "import sys; from prudent.cli._bench import app; app(sys.argv[1:])"
+RUN = "from prudent.cli import main; main()"
 
 
 def start(*args, **kwargs):
     """``prudent bench ...`` in a process of its own."""
-    return subprocess.Popen([sys.executable, "-c", RUN, *map(str, args)], **kwargs)
+    return subprocess.Popen([sys.executable, "-c", RUN, "bench", *map(str, args)], **kwargs)
 
 
 def numbers(folder, name):
@@ -36,10 +36,14 @@ def undisturbed(tmp_path_factory):
 def test_a_sweep_records_every_cell_with_cost_and_surroundings(tmp_path):
     bench.run([tiny_bench.curve], tmp_path, workers=2)
     (sweep,) = bench.load_folder(tmp_path)
-    assert not sweep.missing() and not sweep.errors()
+    assert not sweep.missing()
+    assert not sweep.errors()
     for entry in sweep.results.values():
-        assert entry["wall_seconds"] >= 0 and entry["cpu_seconds"] >= 0 and entry["peak_mb"] > 1
-        assert entry["versions"]["python"] and entry["machine"]["cores"] >= 1
+        assert entry["wall_seconds"] >= 0
+        assert entry["cpu_seconds"] >= 0
+        assert entry["peak_mb"] > 1
+        assert entry["versions"]["python"]
+        assert entry["machine"]["cores"] >= 1
         assert entry["definition"] == tiny_bench.curve.digest(entry["method"])
 
 
@@ -51,7 +55,8 @@ def test_killed_three_times_and_resumed_equals_undisturbed(tmp_path, monkeypatch
         process = start("run", "tiny/slow", "--out", out, "--workers", 2, "--resume")
         deadline = time.monotonic() + 120
         while not (log.exists() and len(log.read_text().splitlines()) >= count):
-            assert time.monotonic() < deadline and process.poll() is None
+            assert time.monotonic() < deadline
+            assert process.poll() is None
             time.sleep(0.01)
         process.kill()
         process.wait()
@@ -86,7 +91,8 @@ def test_resume_runs_only_what_is_missing(tmp_path, monkeypatch):
     bench.run([tiny_bench.curve], tmp_path, runs=1, resume=True)
     assert len(log.read_text().splitlines()) == 12
     (sweep,) = bench.load_folder(tmp_path)
-    assert sweep.experiment.runs == 3 and not sweep.missing()
+    assert sweep.experiment.runs == 3
+    assert not sweep.missing()
 
 
 def test_a_new_method_or_longer_grid_keeps_recorded_cells(tmp_path):
@@ -100,7 +106,8 @@ def test_a_raising_cell_is_recorded_and_the_others_go_on(tmp_path):
     bench.run([tiny_bench.raises], tmp_path)
     (sweep,) = bench.load_folder(tmp_path)
     (error,) = sweep.errors()
-    assert error["seed"] == 1 and error["error"]["type"] == "RuntimeError"
+    assert error["seed"] == 1
+    assert error["error"]["type"] == "RuntimeError"
     assert "raise_on_seed_one" in error["error"]["traceback"]
     assert len(sweep.results) == 3
     before = len(lines(tmp_path, "tiny/raises"))
@@ -120,12 +127,17 @@ def test_a_killed_worker_is_recorded_and_its_cell_retried_once(tmp_path, monkeyp
     bench.run([tiny_bench.dies], tmp_path / "always", workers=1)
     (sweep,) = bench.load_folder(tmp_path / "always")
     (error,) = sweep.errors()
-    assert error["seed"] == 1 and error["attempt"] == 2 and "SIGKILL" in error["error"]["message"]
-    assert sweep.lost_workers == 2 and len(sweep.results) == 3
+    assert error["seed"] == 1
+    assert error["attempt"] == 2
+    assert "SIGKILL" in error["error"]["message"]
+    assert sweep.lost_workers == 2
+    assert len(sweep.results) == 3
     monkeypatch.setenv("TINY_FLAG", str(tmp_path / "flag"))
     bench.run([tiny_bench.dies], tmp_path / "once", workers=1)
     (sweep,) = bench.load_folder(tmp_path / "once")
-    assert not sweep.errors() and sweep.lost_workers == 1 and len(sweep.results) == 3
+    assert not sweep.errors()
+    assert sweep.lost_workers == 1
+    assert len(sweep.results) == 3
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "sched_getaffinity"), reason="no core affinity on this system")

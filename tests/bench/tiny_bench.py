@@ -43,7 +43,11 @@ def die_on_seed_one(task: Task) -> dict[str, float]:
 
 def report_threads(task: Task) -> dict[str, float]:
     time.sleep(0.2)
-    return {"cores": len(os.sched_getaffinity(0)), "core": min(os.sched_getaffinity(0)), "threads": float(os.environ["OMP_NUM_THREADS"])}
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "core": min(os.sched_getaffinity(0)),
+        "threads": float(os.environ["OMP_NUM_THREADS"]),
+    }
 
 
 def return_nan(task: Task) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Running one cell in this process: its metrics or its error, its cost and its surroundings."""
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -83,10 +84,9 @@ def _cpu_seconds() -> float:
 
 def _reset_peak_memory() -> None:
     """Restart the kernel's high-water mark, so that a cell is not charged for an earlier one in the same worker."""
-    try:
+    # Not Linux, or not allowed: the peak is then that of the worker's life.
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass  # not Linux, or not allowed: the peak is then that of the worker's life
 
 
 def _peak_memory_mb() -> float:

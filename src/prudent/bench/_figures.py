@@ -23,7 +23,7 @@ def svg(sweep: Sweep, figure: Figure) -> str | None:
     from matplotlib.figure import Figure as Canvas
 
     name = sweep.experiment.name
-    style = {
+    style: dict[Any, Any] = {
         "font.size": 11,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -39,13 +39,15 @@ def svg(sweep: Sweep, figure: Figure) -> str | None:
     style |= dict.fromkeys(inked, _INK)
     draw: dict[str, Callable[[Any, Sweep, Figure], None]] = {"boxes": _boxes, "lines": _lines, "curves": _curves}
     with matplotlib.rc_context(style):
-        canvas = Canvas(figsize=(6.4, 4.0), layout="constrained")
+        canvas = Canvas(figsize=(5.2, 3.7), layout="constrained")
         axes = canvas.subplots()
         draw[figure.kind](axes, sweep, figure)
         if not axes.has_data():
             return None
-        axes.set_xscale("log" if figure.log_x and figure.kind != "boxes" else axes.get_xscale())
-        axes.set_yscale("log" if figure.log_y else "linear")
+        if figure.log_x and figure.kind != "boxes":
+            axes.set_xscale("log")
+        if figure.log_y:
+            axes.set_yscale("log")
         _plain_ticks(axes, sweep, figure)
         axes.set_xlabel(_title(sweep, figure.x))
         axes.set_ylabel(_title(sweep, figure.y))

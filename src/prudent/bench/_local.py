@@ -81,7 +81,7 @@ class _Worker:
         cores = cores_of_worker(index, workers)
         # Children find modules where this process does, also when sys.path was changed by hand.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the worker
         self._process = subprocess.Popen(
             [sys.executable, "-m", "prudent.bench._worker", ",".join(map(str, cores))],
             stdin=subprocess.PIPE,

@@ -1,6 +1,9 @@
 """The Ray engine: the same cells on a cluster (address from ``RAY_ADDRESS``, else a local one)."""
 
+import logging
 import os
+import re
+import socket
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +14,7 @@ from prudent.bench._threads import thread_environment
 
 try:
     import ray
+    from ray.exceptions import RayError
 except ImportError as err:
     raise BenchError("--engine ray needs Ray, which is not installed: pip install 'prudent[ray]'") from err
 
@@ -27,11 +31,8 @@ class RayPool:
     def __init__(self, workers: int | None = None, retries: int = 3):
         self._owns_session = not ray.is_initialized()
         if self._owns_session:
-            address = os.environ.get("RAY_ADDRESS")
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-            except ConnectionError as err:
-                raise BenchError(f"no Ray cluster answers at RAY_ADDRESS={address!r}: {err}") from err
+            _check_reachable(os.environ.get("RAY_ADDRESS", ""))
+            ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, logging_level=logging.ERROR)
         options: dict[str, Any] = {"num_cpus": 1, "max_retries": retries}
         self._remote = ray.remote(**options, runtime_env={"env_vars": thread_environment(1)})(execute)
         self._workers = workers
@@ -66,5 +67,16 @@ class RayPool:
     def _collect(self, ref: Any, job: Job) -> Finished:
         try:
             return Finished(job, ray.get(ref))
-        except ray.exceptions.RayError as err:
+        except RayError as err:
             return Finished(job, {"status": "error", "error": describe(err)}, worker_lost=True)
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nobody listens; Ray itself tries for minutes and then ends the process."""
+    match = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1], int(match[2])), timeout=10).close()
+    except OSError as err:
+        raise BenchError(f"no Ray cluster answers at RAY_ADDRESS={address!r}: {err}") from err

@@ -34,12 +34,12 @@ def write_report(folder: Path, *, format: str = "html", out: Path | None = None)
 
 def not_reached(sweep: Sweep) -> list[str]:
     """Plain sentences: missed targets and goals, missing cells, failures, lost workers."""
-    lines = []
+    missed: dict[str, list[str]] = {}
     for miss in shortfalls(sweep):
         value, bound = (format(number, miss.metric.format) for number in (miss.value, miss.bound))
-        lines.append(
-            f"{miss.role} missed: {miss.method} at {miss.column}, {miss.metric.title} {value}, {miss.label} {bound}"
-        )
+        title = f"{miss.role} missed: {miss.method} against {miss.label} ({miss.metric.title})"
+        missed.setdefault(title, []).append(f"{miss.column} {value}, not {bound}")
+    lines = [f"{title}: {'; '.join(places)}" for title, places in missed.items()]
     total, missing, errors = len(sweep.experiment.cells()), len(sweep.missing()), len(sweep.errors())
     if missing:
         lines.append(f"{missing} of {total} cells have not run; '{sweep.command} --resume' runs them")
@@ -174,9 +174,9 @@ def _markdown_page(sweeps: list[Sweep]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``45 s``, ``12 min`` or ``3.5 h``."""
+    """``0.4 s``, ``45 s``, ``12 min`` or ``3.5 h``."""
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 

@@ -127,7 +127,7 @@ def _slope(sweep: Sweep, metric: Metric, method: str) -> tuple[float, float] | N
     if not metric.slope_over:
         return None
     pairs = [
-        (math.log(point[metric.slope_over]), math.log(value))
+        (math.log(float(point[metric.slope_over])), math.log(value))
         for point in sweep.experiment.points()
         for value in sweep.values(method, point, metric.name)
         if value > 0
@@ -170,9 +170,11 @@ def footnotes(sweep: Sweep) -> list[str]:
     experiment = sweep.experiment
     runs = sorted({len(sweep.at(method.name, point)) for method in experiment.methods for point in experiment.points()})
     count = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
-    spread = "one run" if runs[-1] == 1 else f"median (quartiles) over {count} runs"
+    spread = "one run" if runs == [1] else f"median (quartiles) over {count} runs"
     commits = sorted({entry["commit"] for entry in sweep.results.values() if entry["commit"]})
     notes = [f"Protocol: {experiment.protocol}", f"Ours: {spread}, seeds from 0" + _at_commit(commits) + "."]
+    settings = [(method.title, method.settings) for method in experiment.methods if method.settings]
+    notes += [f"{title}: {', '.join(f'{name}={value}' for name, value in items.items())}." for title, items in settings]
     if experiment.is_quick:
         notes.append("A quick run, with smaller settings than the protocol's: targets are not judged.")
     sources = dict.fromkeys(ref.source for ref in experiment.references if ref.source)

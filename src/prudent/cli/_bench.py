@@ -1,8 +1,6 @@
 """``prudent bench``: list, run, tabulate and report experiments."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,26 +14,12 @@ _Folder = Annotated[Path, typer.Argument(help="Folder of records, as given to 'b
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Bad input: one line and exit code 2, no traceback."""
-    try:
-        yield
-    except bench.BenchError as err:
-        typer.echo(f"error: {err}", err=True)
-        raise typer.Exit(2) from err
-    except OSError as err:
-        typer.echo(f"error: {err.strerror or err}: {err.filename or ''}".rstrip(": "), err=True)
-        raise typer.Exit(2) from err
-
-
 @app.command("list")
 def list_experiments(as_json: _Json = False) -> None:
     """List the experiments, with the time they take on this machine's cores."""
     from prudent.bench._threads import available_cores
 
-    with _one_line_errors():
-        experiments = bench.find([])
+    experiments = bench.find([])
     cores = len(available_cores())
     rows = [
         {
@@ -77,25 +61,24 @@ def run_experiments(
     as_json: _Json = False,
 ) -> None:
     """Run experiments; each finished cell is one JSON line under OUT."""
-    with _one_line_errors():
-        if retry_errors and not resume:
-            raise bench.BenchError("--retry-errors works on existing records: add --resume")
-        experiments = bench.find(names or [])
-        try:
-            bench.run(
-                experiments,
-                out,
-                runs=runs,
-                quick=quick,
-                engine=engine,
-                workers=workers,
-                resume=resume,
-                retry_errors=retry_errors,
-            )
-        except KeyboardInterrupt:
-            typer.echo(f"interrupted; what is done is in {out}, continue with --resume", err=True)
-            raise typer.Exit(130) from None
-        sweeps = bench.load_folder(out, [experiment.name for experiment in experiments])
+    if retry_errors and not resume:
+        raise bench.BenchError("--retry-errors works on existing records: add --resume")
+    experiments = bench.find(names or [])
+    try:
+        bench.run(
+            experiments,
+            out,
+            runs=runs,
+            quick=quick,
+            engine=engine,
+            workers=workers,
+            resume=resume,
+            retry_errors=retry_errors,
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; what is done is in {out}, continue with --resume", err=True)
+        raise typer.Exit(130) from None
+    sweeps = bench.load_folder(out, [experiment.name for experiment in experiments])
     if as_json:
         typer.echo(json.dumps([_outcome(sweep) for sweep in sweeps], indent=2))
         return
@@ -116,15 +99,14 @@ def print_tables(
     as_json: _Json = False,
 ) -> None:
     """Show the numbers of a folder, ours beside published ones."""
-    with _one_line_errors():
-        if format not in ("text", "md", "csv"):
-            raise bench.BenchError(f"the format must be text, md or csv, got {format!r}")
-        sweeps = bench.load_folder(folder, [experiment] if experiment else None)
-        if update is not None:
-            for sweep in sweeps:
-                bench.update_block(update, sweep)
-            typer.echo(f"updated {update}")
-            return
+    if format not in ("text", "md", "csv"):
+        raise bench.BenchError(f"the format must be text, md or csv, got {format!r}")
+    sweeps = bench.load_folder(folder, [experiment] if experiment else None)
+    if update is not None:
+        for sweep in sweeps:
+            bench.update_block(update, sweep)
+        typer.echo(f"updated {update}")
+        return
     if as_json:
         from dataclasses import asdict
 
@@ -146,8 +128,7 @@ def make_report(
     as_json: _Json = False,
 ) -> None:
     """Write a report of a folder: one page that needs no network."""
-    with _one_line_errors():
-        path = bench.write_report(folder, format=format, out=out)
+    path = bench.write_report(folder, format=format, out=out)
     typer.echo(json.dumps({"report": str(path)}) if as_json else str(path))
 
 

@@ -73,16 +73,19 @@ def regress_out_of_fold(target: Matrix, c: Matrix, *, seed: int, n_folds: int = 
     from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import RidgeCV
     from sklearn.model_selection import KFold
+    from threadpoolctl import threadpool_limits
 
     if c.shape[1] == 0:
         return np.zeros_like(target)
     standard = np.asarray(Scaler.of(c).forward(c), dtype=float)
     # A kernel width of the order of the typical distance between rows (2 d in squared standard units).
-    features = Nystroem(gamma=1.0 / (2 * c.shape[1]), n_components=min(300, len(c) // 2), random_state=seed)
-    design = np.hstack([standard, features.fit_transform(standard)])
+    features = Nystroem(gamma=1.0 / (2 * c.shape[1]), n_components=min(200, len(c) // 2), random_state=seed)
     fitted = np.empty_like(target)
     folds = KFold(n_splits=min(n_folds, len(c)), shuffle=True, random_state=seed)
-    for train, test in folds.split(design):
-        model = RidgeCV(alphas=np.logspace(-2, 5, 15)).fit(design[train], target[train])
-        fitted[test] = np.asarray(model.predict(design[test])).reshape(len(test), -1)
+    # Matrices are small: threads of the linear algebra library would spend their time waiting for each other.
+    with threadpool_limits(1):
+        design = np.hstack([standard, features.fit_transform(standard)])
+        for train, test in folds.split(design):
+            model = RidgeCV(alphas=np.logspace(-2, 5, 15)).fit(design[train], target[train])
+            fitted[test] = np.asarray(model.predict(design[test])).reshape(len(test), -1)
     return fitted

@@ -45,7 +45,8 @@ class Defaults:
     def of(cls, n_rows: int, n_folds: int) -> "Defaults":
         """The rule."""
         return cls(
-            n_repeats=(3 if n_rows < 20_000 else 1) if n_folds > 1 else (10 if n_rows < 20_000 else 4),
+            # About 30 networks at K = 10, and 10 at the least: they come in groups of ten.
+            n_repeats=max(3, -(-10 // n_folds)) if n_rows < 20_000 else 1 if n_folds > 1 else 4,
             nuisance_steps=int(np.clip(1000 * (n_rows / 1000) ** 0.4, 750, 10_000) // 50 * 50),
             function_steps=int(np.clip(2000 * (n_rows / 1000) ** 0.25, 1500, 6000) // 100 * 100),
             batch_size=64 if n_rows < 20_000 else 256,
@@ -205,9 +206,7 @@ class DMLCMR(MomentEstimator):
                 y,
                 self.network_,
                 self.function_train
-                or TrainConfig(
-                    weight_decay=0.3, batch_size=128, max_steps=defaults.function_steps, evaluate_every=250
-                ),
+                or TrainConfig(weight_decay=0.3, batch_size=128, max_steps=defaults.function_steps, evaluate_every=250),
                 n_functions=self.n_functions,
                 seed=seeds[2],
                 progress=progress,

@@ -87,7 +87,9 @@ def fit_law(
 ) -> LawFit:
     """Fit the law of the modelled columns ``x`` (raw units) given standardised ``c`` and return nodes in raw units."""
     if x.shape[1] == 0:
-        known = [Nodes(np.zeros((len(a.rows), 1, 1, 0)), np.ones((len(a.rows), 1)), True, False) for a in plan.all_parts]
+        known = [
+            Nodes(np.zeros((len(a.rows), 1, 1, 0)), np.ones((len(a.rows), 1)), True, False) for a in plan.all_parts
+        ]
         return LawFit(known[0], tuple(known[1:]), (), ())
     discrete, continuous = split_columns(x, discrete)
     rng = np.random.default_rng(seed)
@@ -171,6 +173,7 @@ def _fit_mixture(x, given, plan, settings, seed, progress):
         {"c": given, "x": x},
         plan,
         settings.train,
+        target="x",
         decay_guess=settings.decay_guess,
         seed=seed,
         progress=progress,

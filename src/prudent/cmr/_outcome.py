@@ -51,6 +51,7 @@ def fit_outcome(
         {"c": c_standard, "y": scaler.forward(y)},
         plan,
         config,
+        target="y",
         decay_guess=decay_guess,
         seed=seed,
         progress=progress,

@@ -17,7 +17,15 @@ import numpy as np
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._law import Nodes
-from prudent.nn import NetworkSpec, TrainConfig, apply_in_blocks, fit_stack, stack_networks
+from prudent.nn import (
+    NetworkSpec,
+    TrainConfig,
+    apply_in_blocks,
+    fit_stack,
+    join_members,
+    stack_networks,
+    take_members,
+)
 
 # Nodes per residual in one step. Quantile nodes come as antithetic pairs, so two are worth many more draws.
 NODES_PER_SET = 2
@@ -147,11 +155,10 @@ def fit_second_stage(
     halves = np.array_split(np.arange(len(rows)), 2) if len(rows) > 1 else [np.arange(1)]
     with ThreadPoolExecutor(len(halves)) as threads:
         fitted = [networks for networks, _ in threads.map(fit_half, halves)]
-    networks = jax.tree.map(lambda *leaves: jnp.concatenate(leaves) if eqx.is_array(leaves[0]) else leaves[0], *fitted)
+    networks = join_members(fitted)
 
     def members(start: int, stop: int) -> SecondStage:
-        chosen = jax.tree.map(lambda leaf: leaf[start:stop] if eqx.is_array(leaf) else leaf, networks)
-        return SecondStage(chosen, x_scaler, y_scaler)
+        return SecondStage(take_members(networks, np.arange(start, stop)), x_scaler, y_scaler)
 
     return members(0, n_functions), [members(k, k + 1) for k in range(n_functions, len(rows))]
 

@@ -66,8 +66,7 @@ def demand_grid(convention: str = "normalised") -> tuple[np.ndarray, np.ndarray,
     """The test grid: (price, context, true sales) on 20 prices in [10, 25] x 20 times x 7 customers, 2800 points."""
     _check_convention(convention)
     price, t, s = (
-        a.ravel()
-        for a in np.meshgrid(np.linspace(10, 25, 20), np.linspace(0, 10, 20), np.arange(1, 8), indexing="ij")
+        a.ravel() for a in np.meshgrid(np.linspace(10, 25, 20), np.linspace(0, 10, 20), np.arange(1, 8), indexing="ij")
     )
     if convention == "normalised":
         action, context = (price[:, None] - PRICE_MEAN) / PRICE_SCALE, np.column_stack([t, np.eye(7)[s - 1]])

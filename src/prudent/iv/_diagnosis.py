@@ -60,13 +60,19 @@ class Diagnosis:
         for name, f, r2 in zip(self.action_names, self.effective_f, self.partial_r2, strict=False):
             verdict = "weak: do not trust the effect" if f < 10 else "moderate" if f < 23.1 else "strong"
             table.append((f"instrument strength, {name}: effective F", f"{f:.1f}", verdict))
-            table.append((f"instrument strength, {name}: partial R2", f"{r2:.3f}", "share of the action's free variation"))
+            table.append(
+                (f"instrument strength, {name}: partial R2", f"{r2:.3f}", "share of the action's free variation")
+            )
         for name, r2 in zip(self.action_names, self.action_r2, strict=False):
             table.append((f"action model, {name}: R2 out of fold", f"{r2:.3f}", "instruments and context together"))
         for number, r2 in enumerate(self.outcome_r2):
-            table.append((f"outcome model {number}: R2 out of fold", f"{r2:.3f}", "limited by the noise of the outcome"))
+            table.append(
+                (f"outcome model {number}: R2 out of fold", f"{r2:.3f}", "limited by the noise of the outcome")
+            )
         if self.moment_of_mean is not None:
-            table.append(("moment error of a constant", f"{self.moment_of_mean.value:.4g}", "what there was to explain"))
+            table.append(
+                ("moment error of a constant", f"{self.moment_of_mean.value:.4g}", "what there was to explain")
+            )
         if self.moment is not None:
             t = self.moment.value / max(self.moment.standard_error, 1e-300)
             verdict = "the moment is violated" if t > 2 else "consistent with zero"
@@ -74,7 +80,9 @@ class Diagnosis:
                 ("moment error, audited folds", f"{self.moment.value:.4g} +- {self.moment.standard_error:.2g}", verdict)
             )
         elif self.moment_of_mean is not None:
-            table.append(("moment error, audited folds", "not measured", "needs n_folds > 1, or moment_error on new rows"))
+            table.append(
+                ("moment error, audited folds", "not measured", "needs n_folds > 1, or moment_error on new rows")
+            )
         return table
 
     def __str__(self) -> str:

@@ -226,7 +226,9 @@ class IVRegression:
 def _frame(data: Any) -> Any:
     frame = as_frame(data)
     if frame is None:
-        raise TypeError(f"data must be a pandas or polars frame, got {type(data).__name__}. Pass arrays by role instead.")
+        raise TypeError(
+            f"data must be a pandas or polars frame, got {type(data).__name__}. Pass arrays by role instead."
+        )
     return frame
 
 
@@ -246,7 +248,9 @@ def _read_roles(data: Any, given: dict[str, Any]) -> tuple[dict[str, Role], dict
                 raise RoleError(f"{name}={value!r} is a column name, but no data frame was given. Pass it first.")
         values = {k: (as_frame(v) if as_frame(v) is not None else v) for k, v in given.items()}
         roles = {
-            k: role_from_frame(TITLES[k], v, list(v.columns)) if as_frame(v) is not None else role_from_array(TITLES[k], v)
+            k: role_from_frame(TITLES[k], v, list(v.columns))
+            if as_frame(v) is not None
+            else role_from_array(TITLES[k], v)
             for k, v in values.items()
         }
         return roles, values
@@ -265,7 +269,9 @@ def _read_roles(data: Any, given: dict[str, Any]) -> tuple[dict[str, Role], dict
 
 def _check_varying(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
     if any(column.levels is not None for column in roles["outcome"].columns):
-        raise DataError(f"Outcome must be numeric, got text or categories in {roles['outcome'].names}. Code it as numbers.")
+        raise DataError(
+            f"Outcome must be numeric, got text or categories in {roles['outcome'].names}. Code it as numbers."
+        )
     for name in ("outcome", "action", "instruments"):
         start = 0
         for column in roles[name].columns:

@@ -87,7 +87,10 @@ class Role:
 
     def to_json(self) -> dict[str, Any]:
         """Plain record."""
-        return {"title": self.title, "columns": [[c.name, None if c.levels is None else list(c.levels)] for c in self.columns]}
+        return {
+            "title": self.title,
+            "columns": [[c.name, None if c.levels is None else list(c.levels)] for c in self.columns],
+        }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Role":
@@ -119,15 +122,15 @@ def role_from_frame(title: str, frame: pd.DataFrame, names: Any) -> Role:
 
 def role_from_array(title: str, value: Any) -> Role:
     """The role of an array; text or boolean columns become categorical."""
-    array = np.asarray(value) if not isinstance(value, Sequence) or isinstance(value, str) else _from_sequence(title, value)
+    array = (
+        np.asarray(value) if not isinstance(value, Sequence) or isinstance(value, str) else _from_sequence(title, value)
+    )
     if array.ndim > 2 or array.ndim == 0:
         raise DataError(f"{title} must have one row per unit (1-D or 2-D), got shape {array.shape}.")
     array = array[:, None] if array.ndim == 1 else array
     name = title.lower().rstrip("s") if array.shape[1] == 1 else title.lower()
     names = [name] if array.shape[1] == 1 else [f"{name}_{j}" for j in range(array.shape[1])]
-    return Role(
-        title, tuple(Column(n, _levels(title, pd.Series(array[:, j]))) for j, n in enumerate(names))
-    )
+    return Role(title, tuple(Column(n, _levels(title, pd.Series(array[:, j]))) for j, n in enumerate(names)))
 
 
 def _from_sequence(title: str, value: Sequence) -> np.ndarray:

@@ -9,10 +9,9 @@ import jax
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.nn._train import Loss, TrainConfig, TrainLog, fit_stack, stack_networks
+from prudent.nn._networks import start_at_linear
+from prudent.nn._train import GROUP, Loss, TrainConfig, TrainLog, fit_stack, stack_networks
 
-# Splits on which weight decays are compared before the folds are fitted.
-PILOT_SPLITS = 3
 # How far the candidates lie apart: the held-out loss is flat within a factor of three.
 DECAY_STEP = 3.0
 
@@ -60,9 +59,7 @@ class FoldPlan:
     @property
     def all_parts(self) -> list[Part]:
         """First all rows, each spoken for by its own fold; then, per audited fold, all other rows by that fold."""
-        own = Part(
-            np.arange(self.n_rows), [(self.members(k), rows, rows) for k, rows in enumerate(self.folds)]
-        )
+        own = Part(np.arange(self.n_rows), [(self.members(k), rows, rows) for k, rows in enumerate(self.folds)])
         audited = []
         for fold in range(self.n_audit):
             rows = self.training_rows(fold)
@@ -77,12 +74,16 @@ def fit_folds(
     plan: FoldPlan,
     config: TrainConfig,
     *,
+    target: str | None = None,
     decay_guess: float | None,
     seed: int,
     progress: Progress | None,
     label: str,
 ) -> tuple[Any, TrainLog, float]:
     """Fit the stack of a plan. With ``decay_guess`` the weight decay is chosen among three around it, by a pilot.
+
+    ``target`` names the array of ``data`` that is predicted from ``data["c"]``; networks then start at its ridge
+    regression on their own rows, and learn only what a linear model leaves.
 
     The pilot sees all rows, so one number of the nuisances depends on the fold they are used on; its influence is of
     the order of one parameter's, while networks that were regularised wrongly lose far more.
@@ -92,7 +93,10 @@ def fit_folds(
     if decay_guess is not None:
         candidates = decay_guess * DECAY_STEP ** np.array([-1.0, 0.0, 1.0])
         splits = [split for split in plan.pilot_splits for _ in candidates]
-        networks = stack_networks(build, len(splits), pilot_key)
+        n_pilots = len(splits)
+        # Filled up to a whole group, so that pilot and folds share one compiled program.
+        splits += splits[: -n_pilots % GROUP]
+        networks = _linear_start(stack_networks(build, len(splits), pilot_key), data, splits, target)
         _, log = fit_stack(
             networks,
             loss,
@@ -101,12 +105,13 @@ def fit_folds(
             [held for _, held in splits],
             config,
             seed=seed + 1,
-            weight_decay=np.tile(candidates, len(plan.pilot_splits)),
+            weight_decay=np.resize(candidates, len(splits)),
             progress=progress,
             label=f"{label}: regularisation",
         )
-        decay = float(candidates[np.argmin(log.best_loss.reshape(-1, len(candidates)).mean(axis=0))])
-    networks = stack_networks(build, len(plan.member_splits), key)
+        mean_loss = log.best_loss[:n_pilots].reshape(-1, len(candidates)).mean(axis=0)
+        decay = float(candidates[np.argmin(mean_loss)])
+    networks = _linear_start(stack_networks(build, len(plan.member_splits), key), data, plan.member_splits, target)
     networks, log = fit_stack(
         networks,
         loss,
@@ -119,6 +124,23 @@ def fit_folds(
         label=label,
     )
     return networks, log, decay
+
+
+def _linear_start(networks: Any, data: Any, splits: list[tuple[np.ndarray, np.ndarray]], target: str | None) -> Any:
+    if target is None:
+        return networks
+    weights, biases, noises = [], [], []
+    for train, _ in splits:
+        c, y = np.asarray(data["c"][train], dtype=float), np.asarray(data[target][train], dtype=float)
+        c_mean, y_mean = c.mean(axis=0), y.mean(axis=0)
+        # A penalty of one observation per column: negligible in narrow tables, a brake in wide ones.
+        gram = (c - c_mean).T @ (c - c_mean) + c.shape[1] * np.eye(c.shape[1])
+        weight = np.linalg.solve(gram, (c - c_mean).T @ (y - y_mean))
+        weights.append(weight)
+        biases.append(y_mean - c_mean @ weight)
+        noises.append(np.std(y - y_mean - (c - c_mean) @ weight, axis=0))
+    stacked = [jax.numpy.asarray(np.stack(part), dtype=jax.numpy.float32) for part in (weights, biases, noises)]
+    return start_at_linear(networks, *stacked)
 
 
 @eqx.filter_jit

@@ -1,12 +1,19 @@
-"""Networks as Equinox modules that act on whole batches: ``(n, in_size)`` to ``(n, out_size)``."""
+"""Networks as Equinox modules that act on whole batches: ``(n, in_size)`` to ``(n, out_size)``.
+
+Weight decay leaves vectors alone, and every array whose name begins with ``free_``.
+"""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+
+# Scales of a mixture start a little below one in standard units.
+SCALE_SHIFT = 0.5
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -48,6 +55,12 @@ def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
     return jnp.where(octets >= dropped, x * (256 / (256 - dropped)), 0.0)
 
 
+def gaussian(key: PRNGKeyArray, shape: tuple[int, ...], scale: float) -> Array:
+    """Initial weights, drawn on the host: compiling JAX's generator for every shape takes longer than many a fit."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    return jnp.asarray(scale * rng.standard_normal(shape), dtype=jnp.float32)
+
+
 class Linear(eqx.Module):
     """Affine map on a batch; weights are scaled so that activations keep their size."""
 
@@ -55,7 +68,7 @@ class Linear(eqx.Module):
     bias: Float[Array, " o"]
 
     def __init__(self, in_size: int, out_size: int, *, key: PRNGKeyArray, gain: float = 1.0):
-        self.weight = gain * jax.random.normal(key, (in_size, out_size)) / jnp.sqrt(max(in_size, 1))
+        self.weight = gaussian(key, (in_size, out_size), gain / max(in_size, 1) ** 0.5)
         self.bias = jnp.zeros(out_size)
 
     def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
@@ -63,9 +76,15 @@ class Linear(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Multi-layer perceptron on a batch, with dropout after each hidden layer."""
+    """Multi-layer perceptron plus a linear map, on a batch, with dropout after each hidden layer.
+
+    The linear map (``free_skip``) is not decayed: regularisation pulls the network towards a linear function, not
+    towards a constant. No widths leave the linear map alone.
+    """
 
     layers: tuple[Linear, ...]
+    free_skip: Float[Array, "i o"]
+    free_bias: Float[Array, " o"]
     activation: str = eqx.field(static=True)
     dropout_rate: float = eqx.field(static=True)
 
@@ -75,30 +94,36 @@ class MLP(eqx.Module):
         out_size: int,
         widths: tuple[int, ...],
         *,
+        n_raw: int | None = None,
         activation: str = "silu",
         dropout_rate: float = 0.0,
         key: PRNGKeyArray,
     ):
-        sizes = (in_size, *widths, out_size)
-        keys = jax.random.split(key, len(sizes) - 1)
-        # Gain sqrt(2) for the hidden layers (rectifier-like activations halve the variance), 1 for the output.
-        gains = [2.0**0.5] * len(widths) + [1.0]
+        sizes = (in_size, *widths, out_size) if widths else ()
+        keys = jax.random.split(key, max(len(sizes), 1))
+        # Gain sqrt(2) for the hidden layers (rectifier-like activations halve the variance); the output starts at zero,
+        # so that training starts at the linear map.
+        gains = [2.0**0.5] * len(widths) + [0.0]
         self.layers = tuple(
-            Linear(i, o, key=k, gain=g) for i, o, k, g in zip(sizes[:-1], sizes[1:], keys, gains, strict=True)
+            Linear(i, o, key=k, gain=g) for i, o, k, g in zip(sizes[:-1], sizes[1:], keys, gains, strict=False)
         )
+        # Only the raw columns, which come first, enter the linear map.
+        self.free_skip = jnp.zeros((in_size if n_raw is None else n_raw, out_size))
+        self.free_bias = jnp.zeros(out_size)
         self.activation = activation
         self.dropout_rate = dropout_rate
 
     def hidden(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n h"]:
-        """Values of the last hidden layer: the features in which the output is linear."""
+        """Values of the last hidden layer."""
         act = activation_function(self.activation)
-        keys = [None] * len(self.layers) if key is None else list(jax.random.split(key, len(self.layers)))
+        keys = [None] * len(self.layers) if key is None else list(jax.random.split(key, max(len(self.layers), 1)))
         for layer, k in zip(self.layers[:-1], keys, strict=False):
             x = dropout(act(layer(x)), self.dropout_rate, k)
         return x
 
     def __call__(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n o"]:
-        return self.layers[-1](self.hidden(x, key=key))
+        linear = x[..., : self.free_skip.shape[0]] @ self.free_skip + self.free_bias
+        return linear + self.layers[-1](self.hidden(x, key=key)) if self.layers else linear
 
 
 def wave(u: Array) -> Array:
@@ -120,8 +145,7 @@ class Tabular(eqx.Module):
     enter raw only.
     """
 
-    # One-dimensional, so that weight decay, which is on matrices only, leaves the frequencies alone.
-    frequency: Float[Array, " ef"]
+    free_frequency: Float[Array, "e f"]
     weight: Float[Array, "e f2 w"]
     bias: Float[Array, "e w"]
     body: MLP
@@ -144,13 +168,14 @@ class Tabular(eqx.Module):
         frequency_key, weight_key, body_key = jax.random.split(key, 3)
         n_embed, n_waves = len(embed), 2 * n_frequencies
         self.embed = embed
-        self.frequency = frequency_scale * jax.random.normal(frequency_key, (n_embed * n_frequencies,))
-        self.weight = jax.random.normal(weight_key, (n_embed, n_waves, embedding_size)) * (2.0 / n_waves) ** 0.5
+        self.free_frequency = gaussian(frequency_key, (n_embed, n_frequencies), frequency_scale)
+        self.weight = gaussian(weight_key, (n_embed, n_waves, embedding_size), (2.0 / n_waves) ** 0.5)
         self.bias = jnp.zeros((n_embed, embedding_size))
         self.body = MLP(
             in_size + n_embed * embedding_size,
             out_size,
             widths,
+            n_raw=in_size,
             activation=activation,
             dropout_rate=dropout_rate,
             key=body_key,
@@ -158,7 +183,7 @@ class Tabular(eqx.Module):
 
     def _embedded(self, x: Float[Array, "*n i"]) -> Float[Array, "*n j"]:
         parts = [x]
-        frequency = jax.lax.stop_gradient(self.frequency).reshape(len(self.embed), -1)
+        frequency = jax.lax.stop_gradient(self.free_frequency)
         for number, column in enumerate(self.embed):
             turns = x[..., column, None] * frequency[number]
             waves = jnp.concatenate([wave(turns), wave(turns + 0.25)], axis=-1)
@@ -212,8 +237,33 @@ class MixtureDensity(eqx.Module):
         logits, mean, raw = jnp.split(out, [k, k + k * d], axis=-1)
         shape = (*out.shape[:-1], k, d)
         # Softplus keeps scales from exploding, the floor keeps a component from collapsing onto one row.
-        scale = jax.nn.softplus(raw.reshape(shape) + 0.5) + 1e-2
+        scale = jax.nn.softplus(raw.reshape(shape) + SCALE_SHIFT) + 1e-2
         return Mixture(jax.nn.log_softmax(logits, axis=-1), mean.reshape(shape), scale)
+
+
+def start_at_linear(network: Any, weight: Array, bias: Array, noise: Array) -> Any:
+    """A network (or a stack) whose linear map is ``weight (..., i, o)`` and ``bias (..., o)``, where it has one.
+
+    For a mixture every component gets the map, with offsets of the order of the residual ``noise (..., o)``.
+    """
+    if isinstance(network, MixtureDensity):
+        k, d = network.n_components, network.n_columns
+        zeros = jnp.zeros((*weight.shape[:-1], 1))
+        spread = jnp.linspace(-1.0, 1.0, k)[:, None] if k > 1 else jnp.zeros((1, 1))
+        means = jnp.reshape(bias[..., None, :] + spread * noise[..., None, :], (*bias.shape[:-1], k * d))
+        # Inverse of the softplus by which MixtureDensity makes scales positive.
+        raw = jnp.log(jnp.expm1(jnp.maximum(noise, 0.02))) - SCALE_SHIFT
+        full_weight = [jnp.repeat(zeros, k, -1), jnp.tile(weight, k), jnp.repeat(zeros, k * d, -1)]
+        full_bias = [jnp.zeros((*bias.shape[:-1], k)), means, jnp.tile(raw, k)]
+        inner = start_at_linear(
+            network.network, jnp.concatenate(full_weight, -1), jnp.concatenate(full_bias, -1), noise
+        )
+        return eqx.tree_at(lambda n: n.network, network, inner)
+    if isinstance(network, Tabular):
+        return eqx.tree_at(lambda n: n.body, network, start_at_linear(network.body, weight, bias, noise))
+    if isinstance(network, MLP):
+        return eqx.tree_at(lambda n: (n.free_skip, n.free_bias), network, (weight, bias))
+    return network
 
 
 class Categorical(eqx.Module):
@@ -258,8 +308,7 @@ class ImageNetwork(eqx.Module):
         body_key, *keys = jax.random.split(key, len(channels) + 1)
         sizes = (depth, *channels)
         self.kernels = tuple(
-            jax.random.normal(k, (3, 3, i, o)) * (2 / (9 * i)) ** 0.5
-            for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
+            gaussian(k, (3, 3, i, o), (2 / (9 * i)) ** 0.5) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
         )
         self.offsets = tuple(jnp.zeros(o) for o in channels)
         for _ in channels:

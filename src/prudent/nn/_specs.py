@@ -29,9 +29,7 @@ class MLPSpec:
 
     def __call__(self, in_size: int, out_size: int, *, key: PRNGKeyArray) -> Network:
         _check(self)
-        return MLP(
-            in_size, out_size, self.widths, activation=self.activation, dropout_rate=self.dropout_rate, key=key
-        )
+        return MLP(in_size, out_size, self.widths, activation=self.activation, dropout_rate=self.dropout_rate, key=key)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,13 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from prudent._progress import Progress
+from prudent._progress import Progress, Task
 from prudent.nn._cache import enable_compilation_cache
 
 # A loss maps (network, batch, key) to one value per row of the batch; key=None means evaluation.
 Loss = Callable[[Any, Any, Any], jax.Array]
 
-_MIN_BUCKET = 256
+_MIN_BUCKET = 512
+# Members per compiled program; a larger stack is fitted group by group, which costs the same on a CPU.
+GROUP = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +83,31 @@ class TrainLog:
         """Held-out loss of the weights that were kept, per member."""
         return np.nanmin(self.held_out_loss, axis=0)
 
+    def take(self, n_members: int) -> "TrainLog":
+        """The log of the first members."""
+        return TrainLog(
+            self.steps,
+            self.train_loss[:, :n_members],
+            self.held_out_loss[:, :n_members],
+            self.best_step[:n_members],
+        )
+
+    @staticmethod
+    def join(logs: Sequence["TrainLog"]) -> "TrainLog":
+        """One log of several groups; a group that stopped early has NaN from there on."""
+        longest = max((log.steps for log in logs), key=len)
+
+        def pad(losses: np.ndarray) -> np.ndarray:
+            extra = np.full((len(longest) - len(losses), losses.shape[1]), np.nan)
+            return np.concatenate([losses, extra])
+
+        return TrainLog(
+            longest,
+            np.hstack([pad(log.train_loss) for log in logs]),
+            np.hstack([pad(log.held_out_loss) for log in logs]),
+            np.concatenate([log.best_step for log in logs]),
+        )
+
 
 def learning_rates(config: TrainConfig, start: int, count: int) -> np.ndarray:
     """Rates of the steps ``start .. start + count - 1``: linear warm-up, then half a cosine."""
@@ -93,7 +120,8 @@ def learning_rates(config: TrainConfig, start: int, count: int) -> np.ndarray:
 
 def stack_networks(build: Callable[[Any], Any], n_members: int, key: jax.Array) -> Any:
     """``n_members`` networks with different initial weights, as one pytree with a leading member axis."""
-    return eqx.filter_vmap(build)(jax.random.split(key, n_members))
+    networks = [build(member_key) for member_key in jax.random.split(key, n_members)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *networks)
 
 
 def fit_stack(
@@ -128,19 +156,61 @@ def fit_stack(
     enable_compilation_cache()
     n_members = len(train_rows)
     decay = np.broadcast_to(config.weight_decay if weight_decay is None else weight_decay, n_members)
+    data = _pad_to_bucket(data)
+    n_groups = math.ceil(n_members / GROUP)
+    task = (
+        None
+        if progress is None
+        else progress.start(label, n_groups * math.ceil(config.max_steps / config.evaluate_every))
+    )
+    fitted, logs = [], []
+    for group in range(n_groups):
+        # The last group is filled up with members that stand in it already, so that all groups share one program.
+        members = np.arange(group * GROUP, min((group + 1) * GROUP, n_members))
+        filled = np.resize(members, GROUP) if n_groups > 1 else members
+        part, log = _fit_group(
+            take_members(networks, filled),
+            loss,
+            data,
+            [train_rows[m] for m in filled],
+            [held_out_rows[m] for m in filled],
+            decay[filled],
+            config,
+            seed + group,
+            task,
+        )
+        fitted.append(take_members(part, np.arange(len(members))))
+        logs.append(log.take(len(members)))
+    if task is not None:
+        task.finish()
+    return join_members(fitted), TrainLog.join(logs)
+
+
+def take_members(networks: Any, members: np.ndarray) -> Any:
+    """Some members of a stack, as a stack."""
+    return jax.tree.map(lambda leaf: leaf[members] if eqx.is_array(leaf) else leaf, networks)
+
+
+def join_members(stacks: Sequence[Any]) -> Any:
+    """Several stacks of equal networks as one."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves) if eqx.is_array(leaves[0]) else leaves[0], *stacks)
+
+
+def _fit_group(
+    networks, loss, data, train_rows, held_out_rows, decay, config: TrainConfig, seed: int, task: Task | None
+) -> tuple[Any, TrainLog]:
     rng = np.random.default_rng(seed)
     key = jax.random.key(int(rng.integers(2**31)))
     batches = _BatchSampler(train_rows, config.batch_size, rng)
     held_index, held_weight = _pad_rows(held_out_rows)
-    stopping = held_weight.sum() > 0 and config.patience > 0
-    data = _pad_to_bucket(data)
+    stopping = float(held_weight.sum()) > 0 and config.patience > 0
 
     params, static = eqx.partition(networks, eqx.is_inexact_array)
-    state = _State.start(params, n_members)
+    # Strong types throughout: a weakly typed leaf would make the second chunk a different program.
+    state = jax.tree.map(lambda a: a.astype(a.dtype), _State.start(params, len(train_rows)))
     chunk = min(config.evaluate_every, config.max_steps)
     n_chunks = math.ceil(config.max_steps / chunk)
     steps, train_losses, held_losses = [], [], []
-    task = None if progress is None else progress.start(label, n_chunks)
     for number in range(n_chunks):
         key, chunk_key = jax.random.split(key)
         state, train_loss, held_loss = _run_chunk(
@@ -164,8 +234,6 @@ def fit_stack(
             task.advance(f"loss {np.median(held_losses[-1] if stopping else train_losses[-1]):.4f}")
         if stopping and bool(np.all(np.asarray(state.stale) >= config.patience)):
             break
-    if task is not None:
-        task.finish()
     log = TrainLog(
         steps=np.array(steps),
         train_loss=np.array(train_losses),
@@ -192,11 +260,21 @@ class _State(eqx.Module):
             params=params,
             moments=jax.vmap(_adam().init)(params),
             best=params,
-            best_loss=jnp.full(n_members, jnp.inf),
+            best_loss=jnp.full(n_members, jnp.inf, jnp.float32),
             best_chunk=jnp.zeros(n_members, jnp.int32),
             stale=jnp.zeros(n_members, jnp.int32),
             chunk=jnp.int32(0),
         )
+
+
+def is_decayed(path: tuple, leaf: jax.Array) -> bool:
+    """Whether (decoupled) weight decay acts on a leaf of one member's weights.
+
+    Not on vectors: shrinking an offset is not a smoothness prior. Not on ``free_`` ones: AdamW's decay of a large
+    weight does not fade with more data, and would shrink what a linear model gets right.
+    """
+    name = getattr(path[-1], "name", "")
+    return leaf.ndim > 1 and not name.startswith("free_")
 
 
 @functools.cache
@@ -218,9 +296,8 @@ def _run_chunk(
         value, grads = jax.value_and_grad(member_loss)(params, rows, member_key)
         scale = jnp.minimum(1.0, clip_norm / (optax.global_norm(grads) + 1e-12))
         updates, moments = _adam().update(jax.tree.map(lambda g: g * scale, grads), moments)
-        # Decoupled decay (AdamW), not on biases: shrinking an offset towards zero is not a smoothness prior.
-        params = jax.tree.map(
-            lambda p, u: p - rate * (u + (decay * p if p.ndim > 1 else 0.0)), params, updates
+        params = jax.tree_util.tree_map_with_path(
+            lambda path, p, u: p - rate * (u + (decay * p if is_decayed(path, p) else 0.0)), params, updates
         )
         return params, moments, value
 

@@ -45,24 +45,25 @@ demand = Experiment(
     title="Demand with an instrument",
     protocol=(
         "Hartford's demand design, normalised convention, rho 0.9; mean squared error of f on the grid of "
-        " 20 prices x 20 times x 7 customer types."
+        "20 prices x 20 times x 7 customer types."
     ),
     run_cell="prudent.bench.experiments.iv_demand:run_cell",
     methods=(
         Method(
             name="dml-cmr",
-            label="DML-CMR, 10 folds",
+            label="DML-CMR",
             settings={"estimator": "DMLCMR", "n_folds": 10},
-            quick={"n_folds": 2},
+            quick={"n_folds": 2, "n_repeats": 1},
             seconds=60,
-            quick_seconds=12,
+            quick_seconds=25,
         ),
         Method(
             name="ce-dml-cmr",
             label="CE-DML-CMR",
             settings={"estimator": "DMLCMR", "n_folds": 1},
-            seconds=20,
-            quick_seconds=8,
+            quick={"n_repeats": 2},
+            seconds=30,
+            quick_seconds=15,
         ),
     ),
     grid={"n": _SIZES},

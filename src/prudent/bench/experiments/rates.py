@@ -34,11 +34,11 @@ rates = Experiment(
     methods=(
         Method(
             name="dml-cmr-linear",
-            label="DML-CMR, 5 folds, linear f",
+            label="DML-CMR, linear f",
             settings={"estimator": "DMLCMR", "n_folds": 5, "linear": True},
-            quick={"n_folds": 2},
-            seconds=25,
-            quick_seconds=8,
+            quick={"n_folds": 2, "n_repeats": 1},
+            seconds=40,
+            quick_seconds=20,
         ),
     ),
     grid={"n": (500, 1000, 2000, 4000, 8000, 16000)},
