@@ -38,7 +38,7 @@ def _iv_demo(out: Path, seed: int, as_json: bool) -> None:
             "Ticket sales, 2000 rows: a hidden event moves price and sales together; the fuel price is an instrument."
         )
     start = time.perf_counter()
-    model = IVRegression(DMLCMR(n_folds=5), seed=seed).fit(data.frame(), **{k: v for k, v in data.names.items()})
+    model = IVRegression(DMLCMR(n_folds=5), seed=seed).fit(data.frame(), **data.names)
     seconds = time.perf_counter() - start
 
     naive = HistGradientBoostingRegressor(random_state=seed).fit(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from sklearn.base import clone
 
 from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import as_matrix
@@ -78,12 +79,13 @@ class IVRegression:
         context_matrix = matrices.get("context", np.empty((n, 0)))
         x = np.hstack([matrices["action"], context_matrix])
         c = np.hstack([matrices["instruments"], context_matrix])
-        estimator = DMLCMR() if self.estimator is None else self.estimator
-        if not isinstance(estimator, MomentEstimator):
+        if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
             raise TypeError(
-                f"estimator must be a moment estimator such as DMLCMR(), got {type(estimator).__name__}. "
+                f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}. "
                 "Regressors for the outcome go into DMLCMR(outcome_model=...)."
             )
+        # A copy: one estimator object may serve several models.
+        estimator = DMLCMR() if self.estimator is None else clone(self.estimator)
         if isinstance(estimator, DMLCMR) and roles["action"].is_categorical and isinstance(estimator.discrete, str):
             estimator = estimator.set_params(discrete=tuple(range(roles["action"].width)))
         self.estimator_ = estimator.fit(matrices["outcome"], x, c, seed=int(self.seed), groups=groups)
