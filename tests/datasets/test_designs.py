@@ -44,7 +44,7 @@ def test_instrument_strength_and_convention():
     raw = datasets.make_demand(1000, seed=0, convention="dfiv")
     assert raw.context.shape == (1000, 2)
     assert np.std(raw.outcome[:, 0] - raw.truth(raw.action, raw.context)) == pytest.approx(1.0, abs=0.1)
-    with pytest.raises(ValueError, match="convention must be one of .*'raw'"):
+    with pytest.raises(ValueError, match=r"convention must be one of .*'raw'"):
         datasets.make_demand(10, convention="raw")
 
 
