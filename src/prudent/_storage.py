@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,31 @@ JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 KINDS = {"IVRegression": "prudent.iv"}
 
 
+def check_folder(folder: str | Path) -> Path:
+    """``folder`` if a model may be written there: it is new, empty, or holds an earlier model of ours."""
+    folder = Path(folder)
+    if folder.exists():
+        if not folder.is_dir():
+            raise ModelFileError(f"{folder} is a file, not a folder. Choose another name.")
+        if any(folder.iterdir()):
+            try:
+                _read_header(folder)
+            except ModelFileError:
+                raise ModelFileError(
+                    f"{folder} exists and is not a saved model. Choose a new or empty folder, so that nothing is lost."
+                ) from None
+    return folder
+
+
 def save_model(folder: str | Path, kind: str, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Path:
-    """Write a model; the folder appears whole or not at all. An earlier model there is replaced, anything else kept."""
+    """Write a model. An earlier model there is replaced file by file; other files in the folder are left alone.
+
+    The weights come first and the JSON, which holds their checksum, last: a reader never takes a half-written pair
+    for a model.
+    """
     from safetensors.numpy import save
 
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / JSON_NAME).exists())):
-        raise ModelFileError(
-            f"{folder} exists and is not a saved model. Choose a new or empty folder, so that nothing is lost."
-        )
+    folder = check_folder(folder)
     weights = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     header = {
         "format": FORMAT,
@@ -39,17 +53,14 @@ def save_model(folder: str | Path, kind: str, record: dict[str, Any], arrays: di
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
     text = json.dumps({**header, "model": record}, indent=1)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        (fresh / WEIGHTS_NAME).write_bytes(weights)
-        (fresh / JSON_NAME).write_text(text, encoding="utf-8")
-        fresh.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(fresh, folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in ((WEIGHTS_NAME, weights), (JSON_NAME, text.encode())):
+        fresh = folder / f".{name}.new"
+        try:
+            fresh.write_bytes(content)
+            os.replace(fresh, folder / name)
+        finally:
+            fresh.unlink(missing_ok=True)
     return folder
 
 
@@ -93,7 +104,9 @@ def _read_header(folder: Path) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ModelFileError(f"{folder / JSON_NAME} is not a Prudent model. Give the folder that was passed to save().")
     version = header.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if not isinstance(version, int):
+        raise ModelFileError(f"{folder / JSON_NAME} does not name its format version. Save the model again.")
+    if version > FORMAT_VERSION:
         raise ModelFileError(
             f"{folder} was written by a newer Prudent ({header.get('prudent')}, format {version}); this is "
             f"{__version__} (format {FORMAT_VERSION}). Upgrade prudent to read it."

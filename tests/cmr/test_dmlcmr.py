@@ -9,6 +9,7 @@ from sklearn.linear_model import LinearRegression
 from prudent import datasets
 from prudent.cmr import DMLCMR, Defaults
 from prudent.cmr._arrays import shared_columns
+from prudent.cmr._dmlcmr import partial_strength
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import MLPSpec, TrainConfig
 
@@ -135,6 +136,47 @@ def test_two_actions_one_of_them_discrete():
     assert values[2] - values[0] == pytest.approx(2.0, abs=0.3)
 
 
+def test_useless_instruments_have_no_strength_whatever_the_context_explains(quick_estimator):
+    strengths = []
+    for iv_strength in (0.0, 1.0):
+        y, x, c = problem(datasets.make_demand(600, seed=0, iv_strength=iv_strength))
+        strengths.append(quick_estimator().fit(y, x, c, seed=0).report_.strength[0])
+    assert strengths[0].effective_f < 10
+    assert strengths[1].effective_f > 100
+
+
+def test_strength_does_not_depend_on_units():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=1000)
+    a = z + rng.normal(size=1000)
+    first, second = (partial_strength(k * a, k * z, np.zeros(1000)) for k in (1.0, 1e-7))
+    assert first.effective_f == pytest.approx(second.effective_f, rel=1e-6)
+    assert first.partial_r2 == pytest.approx(0.5, abs=0.05)
+    assert partial_strength(a, -z, np.zeros(1000)).effective_f == 0.0
+
+
+def test_an_action_that_is_its_own_instrument_is_plain_regression(design, quick_estimator):
+    x = np.hstack([design.action, design.context])
+    model = quick_estimator(network=LINEAR, outcome_model=LinearRegression()).fit(design.outcome, x, x, seed=0)
+    assert model.report_.modelled == ()
+    assert np.isfinite(model.predict(x[:5])).all()
+
+
+def test_groups_widen_the_standard_error(fitted):
+    fresh = datasets.make_linear_gaussian(300, seed=9)
+    y, x, c = (np.repeat(a, 5, axis=0) for a in problem(fresh))
+    alone, grouped = fitted.moment_error(y, x, c), fitted.moment_error(y, x, c, groups=np.repeat(np.arange(300), 5))
+    assert grouped.standard_error > 1.5 * alone.standard_error or grouped.value < alone.value
+    with pytest.raises(DataError, match="four units or more, got 3"):
+        fitted.moment_error(y[:15], x[:15], c[:15], groups=np.repeat(np.arange(3), 5))
+
+
+def test_one_unit_cannot_be_fitted(design):
+    y, x, c = (a[:40] for a in problem(design))
+    with pytest.raises(DataError, match="at least two units per fold, got 1 groups"):
+        linear_estimator(n_folds=1).fit(y, x, c, seed=0, groups=np.zeros(40))
+
+
 def test_parameters_are_stored_and_cloned():
     model = DMLCMR(3, n_components=4)
     assert clone(model).get_params() == model.get_params()
@@ -187,6 +229,9 @@ def test_bad_settings():
         DMLCMR(2, discrete="yes").fit(*arrays, seed=0)
     with pytest.raises(NotFittedError, match="not fitted"):
         DMLCMR().predict([[1.0]])
+    for seed in (-1, 2**32, "one", True):
+        with pytest.raises(ValueError, match="seed must be a whole number from 0"):
+            DMLCMR(2).fit(*arrays, seed=seed)
 
 
 def test_prediction_needs_the_width_of_fit(fitted):

@@ -81,6 +81,25 @@ def test_categorical_context_and_action(quick_estimator):
     assert isinstance(model.plot_effect(), Axes)
 
 
+def test_numeric_categories_booleans_and_two_categorical_actions(quick_estimator):
+    rng = np.random.default_rng(0)
+    n = 400
+    z, u = rng.normal(size=n), rng.normal(size=n)
+    colour, size = np.where(z + u > 0, "red", "blue"), np.where(z - u > 0, "big", "small")
+    frame = pd.DataFrame({"y": u + (colour == "red"), "y2": u - (colour == "red"), "colour": colour, "size": size})
+    frame["z"], frame["vip"] = z, rng.random(n) > 0.5
+    frame["store"] = pd.Categorical(rng.integers(1, 4, n))
+    model = IVRegression(quick_estimator(), seed=0).fit(
+        frame, outcome=["y", "y2"], action=["colour", "size"], instruments="z", context=["store", "vip"]
+    )
+    assert model.roles_["context"].columns[0].levels == (1, 2, 3)
+    assert model.effect([["red", "big"]], {"store": 2, "vip": "True"}).shape == (1, 2)
+    first, second = (model.policy(outcome=k) for k in (0, 1))
+    assert {tuple(a) for a in first.act(frame)} <= {(c, s) for c in ("red", "blue") for s in ("big", "small")}
+    assert model.policy_value(second).value != model.policy_value(first).value
+    assert model.policy_value(second).value == model.policy_value(second, outcome=1).value
+
+
 def test_user_estimator_is_left_alone(frame, quick_estimator):
     estimator = quick_estimator()
     before = estimator.get_params()
@@ -153,7 +172,14 @@ def test_save_does_not_overwrite_other_things(model, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ModelFileError, match="exists and is not a saved model"):
         model.save(tmp_path)
+    (tmp_path / "model.json").write_text("{}")  # somebody else's
+    with pytest.raises(ModelFileError, match="exists and is not a saved model"):
+        model.save(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
+    folder = model.save(tmp_path / "model")
+    (folder / "notes.txt").write_text("mine")
+    model.save(folder)
+    assert (folder / "notes.txt").exists()
     with pytest.raises(ModelFileError, match="is not a folder"):
         prudent.load(tmp_path / "absent")
 
@@ -203,7 +229,7 @@ def test_bad_calls(frame, model):
         IVRegression().fit("data.csv", **ROLES)
     with pytest.raises(TypeError, match="estimator must be a moment estimator"):
         IVRegression(object()).fit(frame, **ROLES)
-    with pytest.raises(TypeError, match="seed must be a whole number"):
+    with pytest.raises(ValueError, match="seed must be a whole number"):
         IVRegression(seed="one").fit(frame, **ROLES)
     with pytest.raises(DataError, match="must have 400 rows like the outcome, got 399"):
         IVRegression().fit(outcome=frame[["y"]], action=frame[["a"]], instruments=frame[["z1"]].head(399))

@@ -1,5 +1,6 @@
 """``prudent iv``: instrumental-variable regression from the command line."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,9 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Fit an effect model and save it."""
+    from prudent._storage import check_folder
+
+    check_folder(out)
     frame = read_table(data)
     from prudent.cmr import DMLCMR
     from prudent.iv import IVRegression
@@ -109,7 +113,10 @@ def _load(folder: Path) -> "IVRegression":
 
 
 def _show_diagnosis(model: "IVRegression", as_json: bool) -> None:
-    show("diagnosis", ["what", "value", "reading"], model.diagnose().rows(), as_json=as_json)
+    if as_json:
+        print(json.dumps(model.diagnose().to_json(), indent=1))
+        return
+    show("diagnosis", ["what", "value", "reading"], model.diagnose().rows(), as_json=False)
 
 
 def _rows(actions: Any, values: "np.ndarray") -> list[list[Any]]:

@@ -74,7 +74,7 @@ class Scaler:
     def of(cls, array: Matrix) -> "Scaler":
         """Mean and standard deviation of the columns."""
         scale = array.std(axis=0)
-        return cls(array.mean(axis=0), np.where(scale > 0, scale, 1.0))
+        return cls(array.mean(axis=0), np.where(np.ptp(array, axis=0) > 0, scale, 1.0))
 
     def forward(self, array: Matrix) -> np.ndarray:
         """To standard units, in single precision."""

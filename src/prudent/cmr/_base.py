@@ -8,7 +8,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
-from prudent.errors import NotFittedError
+from prudent.cmr._folds import cross_fit_folds
+from prudent.errors import DataError, NotFittedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,47 +46,70 @@ class MomentEstimator(BaseEstimator, abc.ABC):
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which ``from_state`` rebuilds the fitted estimator."""
 
-    def moment_error(self, y: Any, x: Any, c: Any, *, seed: int = 0, n_folds: int = 5) -> MomentError:
+    def moment_error(
+        self, y: Any, x: Any, c: Any, *, seed: int = 0, n_folds: int = 5, groups: Any = None
+    ) -> MomentError:
         """How far E[Y - f(X) | C] is from zero on the given rows; give rows that were not used in ``fit``.
 
         With e = Y - f(X) and w a regression of e on C from other folds, 2 e w - w^2 has a mean of at most
         E[(E[e|C])^2], with equality when w = E[e|C]; unlike the squared residual of a fitted regression it is not
-        inflated by that regression's noise. Being a plain mean, it has a plain standard error.
+        inflated by that regression's noise. Being a plain mean (over ``groups``, if given), it has a standard error.
         """
+        check_seed(seed)
         x = as_matrix("x", x)
-        y, c = as_matrix("y", y, n_rows=len(x)), as_matrix("c", c, n_rows=len(x))
-        return residual_moment(y - self.predict(x), c, seed=seed, n_folds=n_folds)
+        f = self.predict(x)
+        y, c = as_matrix("y", y, n_rows=len(x), n_columns=f.shape[1]), as_matrix("c", c, n_rows=len(x))
+        groups = None if groups is None else np.asarray(groups).reshape(-1)
+        return residual_moment(y - f, c, seed=seed, n_folds=n_folds, groups=groups)
 
     def _check_fitted(self, attribute: str) -> None:
         if not hasattr(self, attribute):
             raise NotFittedError(f"This {type(self).__name__} is not fitted. Call fit(...) first.")
 
 
-def residual_moment(residual: Matrix, c: Matrix, *, seed: int, n_folds: int = 5) -> MomentError:
+def check_seed(seed: Any) -> None:
+    """Raise unless ``seed`` is a whole number that every generator in use accepts."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be a whole number from 0 to 2^32 - 1, got {seed!r}.")
+
+
+def residual_moment(
+    residual: Matrix, c: Matrix, *, seed: int, n_folds: int = 5, groups: np.ndarray | None = None
+) -> MomentError:
     """:meth:`MomentEstimator.moment_error` for given residuals."""
-    fitted = regress_out_of_fold(residual, c, seed=seed, n_folds=n_folds)
+    fitted = regress_out_of_fold(residual, c, seed=seed, n_folds=n_folds, groups=groups)
     term = np.sum(2 * residual * fitted - fitted**2, axis=1)
-    return MomentError(float(term.mean()), float(term.std(ddof=1) / np.sqrt(len(term))), len(term))
+    deviation = term - term.mean()
+    if groups is not None:
+        deviation = np.bincount(np.unique(groups, return_inverse=True)[1], weights=deviation)
+    units = len(deviation)
+    error = np.sqrt(units / max(units - 1, 1) * np.sum(deviation**2)) / len(term)
+    return MomentError(float(term.mean()), float(error), len(term))
 
 
-def regress_out_of_fold(target: Matrix, c: Matrix, *, seed: int, n_folds: int = 5) -> Matrix:
+def regress_out_of_fold(
+    target: Matrix, c: Matrix, *, seed: int, n_folds: int = 5, groups: np.ndarray | None = None
+) -> Matrix:
     """Out-of-fold kernel ridge regression of ``target`` on ``c`` (Nystroem features, penalty by cross-validation)."""
     from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import RidgeCV
-    from sklearn.model_selection import KFold
     from threadpoolctl import threadpool_limits
 
     if c.shape[1] == 0:
         return np.zeros_like(target)
     standard = np.asarray(Scaler.of(c).forward(c), dtype=float)
     # A kernel width of the order of the typical distance between rows (2 d in squared standard units).
-    features = Nystroem(gamma=1.0 / (2 * c.shape[1]), n_components=min(200, len(c) // 2), random_state=seed)
-    fitted = np.empty_like(target)
-    folds = KFold(n_splits=min(n_folds, len(c)), shuffle=True, random_state=seed)
+    features = Nystroem(gamma=1.0 / (2 * c.shape[1]), n_components=min(200, max(1, len(c) // 2)), random_state=seed)
+    fitted = np.zeros_like(target)
+    n_units = len(c) if groups is None else len(np.unique(groups))
+    if n_units < 4:
+        raise DataError(f"The moment can be measured on four units or more, got {n_units}. Give more rows.")
+    folds = cross_fit_folds(len(c), min(n_folds, n_units // 2), np.random.default_rng(seed), groups)
     # Matrices are small: threads of the linear algebra library would spend their time waiting for each other.
     with threadpool_limits(1):
         design = np.hstack([standard, features.fit_transform(standard)])
-        for train, test in folds.split(design):
+        for test in folds:
+            train = np.setdiff1d(np.arange(len(c)), test)
             model = RidgeCV(alphas=np.logspace(-2, 5, 15)).fit(design[train], target[train])
             fitted[test] = np.asarray(model.predict(design[test])).reshape(len(test), -1)
     return fitted

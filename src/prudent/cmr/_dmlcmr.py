@@ -13,7 +13,7 @@ import numpy as np
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns, shared_columns
-from prudent.cmr._base import MomentError, MomentEstimator, regress_out_of_fold, residual_moment
+from prudent.cmr._base import MomentError, MomentEstimator, check_seed, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.errors import DataError
 
@@ -66,13 +66,16 @@ class Strength:
 class FitReport:
     """Facts about a fit, all out of fold: nuisance quality, strength of C for the modelled columns, the moment.
 
-    ``moment`` is measured on audited folds with functions that were fitted without them; None with one fold.
+    ``moment`` is measured on two audited folds, each with one network for f that was fitted without the fold, by
+    nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold. It
+    speaks of that fit, which is a little worse than the one that is returned.
     """
 
     n_rows: int
     n_folds: int
     outcome_r2: tuple[float, ...]
     modelled_r2: tuple[float, ...]
+    modelled: tuple[int, ...]
     strength: tuple[Strength, ...]
     moment: MomentError | None
     moment_of_mean: MomentError
@@ -143,18 +146,19 @@ class DMLCMR(MomentEstimator):
 
     def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
         """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
-        from prudent.cmr._law import LawSettings, fit_law
+        from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._outcome import fit_outcome
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
         from prudent.nn import TrainConfig
 
+        check_seed(seed)
         x = as_matrix("x", x)
         y, c = as_matrix("y", y, n_rows=len(x)), as_matrix("c", c, n_rows=len(x))
+        groups = None if groups is None else np.asarray(groups).reshape(-1)
         self._check(len(x), groups)
         shared = shared_columns(x, c)
         modelled = [j for j in range(x.shape[1]) if j not in shared]
         self._check_columns(x, modelled)
-        groups = None if groups is None else np.asarray(groups)
         rng = np.random.default_rng(seed)
         defaults = Defaults.of(len(x), self.n_folds)
         plan = self._plan(len(x), defaults, rng, groups)
@@ -170,7 +174,8 @@ class DMLCMR(MomentEstimator):
         c_standard = Scaler.of(c).forward(c)
         nuisance_network = self._spec(self.nuisance_network, numeric_columns(c))
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
-        discrete = self._discrete_positions(modelled)
+        discrete = discrete_columns(x[:, modelled], self._discrete_positions(modelled))
+        instruments = [j for j in range(c.shape[1]) if j not in shared.values()]
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
             # The two nuisances are independent, and one compiled program keeps about one core busy.
             outcome_job = threads.submit(
@@ -187,7 +192,14 @@ class DMLCMR(MomentEstimator):
                 progress=progress,
             )
             law = fit_law(
-                x[:, modelled], c_standard, plan, law_settings, discrete=discrete, seed=seeds[1], progress=progress
+                x[:, modelled],
+                c_standard,
+                plan,
+                law_settings,
+                discrete=discrete,
+                instruments=instruments,
+                seed=seeds[1],
+                progress=progress,
             )
             outcome = outcome_job.result()
             known = [j for j in range(x.shape[1]) if j in shared]
@@ -218,12 +230,13 @@ class DMLCMR(MomentEstimator):
             n_folds=self.n_folds,
             outcome_r2=_r2(y, outcome.prediction),
             modelled_r2=_r2(x[:, modelled], law.nodes.mean()),
+            modelled=tuple(modelled),
             strength=tuple(
-                partial_strength(actual, predicted, c[:, sorted(shared.values())], seed)
-                for actual, predicted in zip(x[:, modelled].T, law.nodes.mean().T, strict=True)
+                partial_strength(*columns)
+                for columns in zip(x[:, modelled].T, law.nodes.mean().T, law.without_instruments.T, strict=True)
             ),
-            moment=_audited_moment(audited, c, seed),
-            moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed),
+            moment=_audited_moment(audited, c, groups, seed),
+            moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups),
             weight_decay={"outcome": outcome.decays, "action": law.decays},
             discrete=tuple(modelled[j] for j in law.discrete),
             settings=defaults,
@@ -316,23 +329,25 @@ class DMLCMR(MomentEstimator):
         return spec
 
 
-def partial_strength(actual: np.ndarray, predicted: np.ndarray, context: Matrix, seed: int) -> Strength:
-    """Strength of a predicted action for the action, both residualised on the context out of fold.
+def partial_strength(actual: np.ndarray, predicted: np.ndarray, without: np.ndarray) -> Strength:
+    """Strength of the instruments for an action, given the context.
 
-    With one constructed instrument the effective F of Montiel Olea and Pflueger is the heteroskedasticity-robust F.
-    Residualising the prediction, too, matters: otherwise what the context explains would count as instrument strength.
+    ``predicted`` is the out-of-fold mean of the action, ``without`` the same with the instruments permuted; their
+    difference is the constructed instrument. Subtracting ``without`` on both sides removes what the context explains,
+    which would otherwise count as strength. With one constructed instrument the effective F of Montiel Olea and
+    Pflueger is the heteroskedasticity-robust F. A negative slope, which noise produces out of fold, is no strength.
     """
-    both = np.column_stack([actual, predicted])
-    both = both - both.mean(axis=0)
-    if context.shape[1]:
-        both = both - regress_out_of_fold(both, context, seed=seed)
-    a, z = both[:, 0], both[:, 1]
-    if z @ z <= 1e-12 * len(z):
+    a, z = actual - without, predicted - without
+    a, z = a - a.mean(), z - z.mean()
+    if z @ z <= 1e-12 * (a @ a):
         return Strength(0.0, 0.0)
     slope = (z @ a) / (z @ z)
-    error = a - slope * z
-    variance = np.sum((z * error) ** 2) / (z @ z) ** 2
-    return Strength(float(slope**2 / variance), float((z @ a) ** 2 / ((z @ z) * (a @ a))))
+    variance = np.sum((z * (a - slope * z)) ** 2) / (z @ z) ** 2
+    if slope <= 0:
+        return Strength(0.0, 0.0)
+    return Strength(
+        float(slope**2 / variance) if variance > 0 else float("inf"), float((z @ a) ** 2 / ((z @ z) * (a @ a)))
+    )
 
 
 def _r2(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
@@ -340,8 +355,16 @@ def _r2(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
     return tuple(float(v) for v in 1 - np.mean((actual - predicted) ** 2, axis=0) / spread)
 
 
-def _audited_moment(audited: list[tuple[np.ndarray, Matrix]], c: Matrix, seed: int) -> MomentError | None:
+def _audited_moment(
+    audited: list[tuple[np.ndarray, Matrix]], c: Matrix, groups: np.ndarray | None, seed: int
+) -> MomentError | None:
+    """Moment of every audited fold by itself (functions of other folds have seen its rows), then pooled."""
     if not audited:
         return None
-    rows = np.concatenate([r for r, _ in audited])
-    return residual_moment(np.concatenate([e for _, e in audited]), c[rows], seed=seed)
+    parts = [
+        residual_moment(e, c[rows], seed=seed, groups=None if groups is None else groups[rows]) for rows, e in audited
+    ]
+    n = sum(part.n_rows for part in parts)
+    value = sum(part.value * part.n_rows for part in parts) / n
+    error = np.sqrt(sum((part.standard_error * part.n_rows) ** 2 for part in parts)) / n
+    return MomentError(float(value), float(error), n)

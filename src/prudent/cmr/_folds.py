@@ -9,8 +9,6 @@ def cross_fit_folds(
     n_rows: int, n_folds: int, rng: np.random.Generator, groups: np.ndarray | None = None
 ) -> list[np.ndarray]:
     """Random partition of the rows into ``n_folds`` parts; rows of one group (an episode, a person) stay together."""
-    if n_folds == 1:
-        return [np.arange(n_rows)]
     if groups is None:
         unit_rows = None
         n_units = n_rows
@@ -19,11 +17,14 @@ def cross_fit_folds(
         order = np.argsort(unit, kind="stable")
         unit_rows = np.split(order, np.flatnonzero(np.diff(unit[order])) + 1)
         n_units = len(unit_rows)
-    if n_units < 2 * n_folds:
+    # The floor of two units holds for one fold, too: a unit is held out of its training set.
+    if n_units < max(2 * n_folds, 2):
         raise DataError(
             f"n_folds={n_folds} needs at least two units per fold, got {n_units} "
             f"{'rows' if groups is None else 'groups'}. Lower n_folds or bring more data."
         )
+    if n_folds == 1:
+        return [np.arange(n_rows)]
     parts = np.array_split(rng.permutation(n_units), n_folds)
     if unit_rows is None:
         return [np.sort(part) for part in parts]

@@ -71,8 +71,8 @@ def _fit_sklearn(y, c, plan, outcome_model, seed, progress) -> OutcomeFit:
     for fold, rows in enumerate(plan.folds):
         model = clone(outcome_model)
         # A forest that draws from a global generator would break "one seed decides everything".
-        if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
-            model.set_params(random_state=seed)
+        unset = {k: seed for k, v in model.get_params().items() if k.split("__")[-1] == "random_state" and v is None}
+        model.set_params(**unset)
         if y.shape[1] > 1:
             model = MultiOutputRegressor(model)
         train = plan.training_rows(fold)

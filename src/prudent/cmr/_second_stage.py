@@ -63,7 +63,9 @@ class ScoreLoss(eqx.Module):
         value, weight = batch["value"], batch["weight"]
         rows, n_levels, n_nodes, width = value.shape
         if self.is_exact or key is None:
-            at_nodes = function_values(network, value.reshape(rows, -1, width), batch["known"], self.slots, key)
+            at_nodes = function_values(
+                network, value.reshape(rows, n_levels * n_nodes, width), batch["known"], self.slots, key
+            )
             inner = at_nodes.reshape(rows, n_levels, n_nodes, -1).mean(axis=2)
             residual = batch["s"] - jnp.einsum("nl,nlo->no", weight, inner)
             return jnp.sum(residual**2, axis=-1)
@@ -156,6 +158,11 @@ def fit_second_stage(
     with ThreadPoolExecutor(len(halves)) as threads:
         fitted = [networks for networks, _ in threads.map(fit_half, halves)]
     networks = join_members(fitted)
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(eqx.filter(networks, eqx.is_inexact_array))):
+        raise FloatingPointError(
+            "Training of f diverged (weights are not finite). Lower the learning rate in function_train, or look for "
+            "extreme values in the data."
+        )
 
     def members(start: int, stop: int) -> SecondStage:
         return SecondStage(take_members(networks, np.arange(start, stop)), x_scaler, y_scaler)

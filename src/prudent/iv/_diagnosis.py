@@ -39,7 +39,7 @@ class Diagnosis:
             levels = tuple(tuple(float(v) for v in row) for row in np.unique(action, axis=0))
         return cls(
             n_rows=len(action),
-            action_names=names,
+            action_names=tuple(names[j] for j in report.modelled if j < len(names)),
             action_levels=levels,
             effective_f=tuple(s.effective_f for s in report.strength),
             partial_r2=tuple(s.partial_r2 for s in report.strength),

@@ -1,6 +1,7 @@
 """Policies that choose the action with the best estimated effect, and their value."""
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class PolicyValue:
         return f"{self.value:.4g} (spread over {self.n_contexts} contexts: standard error {self.standard_error:.2g})"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
     """argmax (or argmin) of the estimated effect, over a list of candidates or an interval."""
 
@@ -54,6 +55,10 @@ class Policy:
         if actions is None:
             if role.is_categorical:
                 actions = list(role.columns[0].levels or ())
+            elif all(column.levels is not None for column in role.columns):
+                actions = list(itertools.product(*(column.levels or () for column in role.columns)))
+            elif role.categorical_positions:
+                raise DataError("The action mixes kinds of columns: give a list of candidates, actions=[[...], ...].")
             elif model.diagnosis_.action_levels is not None:
                 actions = model.diagnosis_.levels_as_actions()
             elif role.width == 1:
@@ -71,17 +76,18 @@ class Policy:
         actions = list(actions)
         if not actions:
             raise DataError("actions must name at least one candidate, got an empty list.")
-        labels = tuple(actions) if role.is_categorical else None
+        labels = tuple(actions) if role.categorical_positions else None
         return cls(model, role.encode(actions), labels, False, outcome, minimise)
 
     def act(self, context: Any = None) -> np.ndarray:
         """The chosen action for every context: (n,) for a scalar or categorical action, else (n, columns)."""
-        contexts = self.model._contexts(context) if "context" in self.model.roles_ else np.empty((1, 0))
+        contexts = self.model._contexts(context)
         block = max(1, MAX_CELLS // len(self.candidates))
         chosen = [self._best(contexts[start : start + block]) for start in range(0, len(contexts), block)]
         best = np.concatenate(chosen)
         if self.labels is not None:
-            return np.array([self.labels[k] for k in best])
+            one_column = len(self.model.roles_["action"].columns) == 1
+            return np.array([self.labels[k] for k in best], dtype=None if one_column else object)
         if self.is_interval:
             return best
         actions = self.candidates[best]

@@ -13,7 +13,8 @@ import numpy as np
 from sklearn.base import clone
 
 from prudent.cmr import DMLCMR, MomentEstimator
-from prudent.cmr._arrays import as_matrix
+from prudent.cmr._arrays import as_matrix, is_discrete
+from prudent.cmr._base import check_seed
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
 from prudent.iv._policy import Policy, PolicyValue
@@ -64,8 +65,7 @@ class IVRegression:
         Text, boolean and categorical columns are encoded; a categorical action is discrete. ``groups`` names the unit
         of every row (a person, a shop) where rows of one unit belong together.
         """
-        if not isinstance(self.seed, int | np.integer):
-            raise TypeError(f"seed must be a whole number, got {self.seed!r}.")
+        check_seed(self.seed)
         given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
         roles, values = _read_roles(data, given)
         if isinstance(groups, str) and data is not None:
@@ -86,8 +86,11 @@ class IVRegression:
             )
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
-        if isinstance(estimator, DMLCMR) and roles["action"].is_categorical and isinstance(estimator.discrete, str):
-            estimator = estimator.set_params(discrete=tuple(range(roles["action"].width)))
+        if isinstance(estimator, DMLCMR) and estimator.discrete == "auto":
+            # Indicators of a categorical action are discrete however rare a level is.
+            coded = roles["action"].categorical_positions
+            found = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}
+            estimator = estimator.set_params(discrete=tuple(sorted(found | coded)))
         self.estimator_ = estimator.fit(matrices["outcome"], x, c, seed=int(self.seed), groups=groups)
         self.roles_ = roles
         self.action_range_ = np.stack([matrices["action"].min(axis=0), matrices["action"].max(axis=0)])
@@ -128,17 +131,20 @@ class IVRegression:
         self._check_fitted()
         return Policy.over(self, actions, outcome=outcome, minimise=minimise)
 
-    def policy_value(self, policy: Any, context: Any = None) -> PolicyValue:
+    def policy_value(self, policy: Any, context: Any = None, *, outcome: int | None = None) -> PolicyValue:
         """Mean of f(policy(c), c) over contexts (default: those of the training data).
 
-        The standard error speaks of the spread over contexts only, not of the error of f.
+        ``policy`` is a :class:`Policy` or a callable that takes encoded contexts (categories as indicator columns).
+        ``outcome`` defaults to the one that the policy is about. The standard error speaks of the spread over
+        contexts only, not of the error of f.
         """
         self._check_fitted()
         matrix = self._contexts(context)
         actions = policy.act(matrix) if hasattr(policy, "act") else policy(matrix)
         values = np.atleast_1d(self.effect(actions, matrix if matrix.shape[1] else None))
         values = np.broadcast_to(values, (max(len(values), len(matrix)), *values.shape[1:]))
-        return PolicyValue.of(values if values.ndim == 1 else values[:, 0])
+        outcome = getattr(policy, "outcome", 0) if outcome is None else outcome
+        return PolicyValue.of(values if values.ndim == 1 else values[:, outcome])
 
     def diagnose(self) -> Diagnosis:
         """Instrument strength, nuisance fit and out-of-fold moment error; prints as a table."""
@@ -215,6 +221,10 @@ class IVRegression:
         return role.encode(context)
 
     def _contexts(self, context: Any) -> np.ndarray:
+        if "context" not in self.roles_:
+            if context is not None and np.size(context):
+                raise RoleError("This model was fitted without context, but a context was given. Leave it out.")
+            return np.empty((1, 0))
         if context is not None:
             return self._encode_context(context)
         if not hasattr(self, "context_"):

@@ -18,7 +18,7 @@ CURVE_POINTS = 60
 def average_effect(model: "IVRegression", actions: Any, context: Any = None) -> np.ndarray:
     """Effect of each action, averaged over contexts (at most 500 of them, evenly chosen): (actions, outcomes)."""
     encoded = model.roles_["action"].encode(actions)
-    contexts = model._contexts(context) if "context" in model.roles_ else np.empty((1, 0))
+    contexts = model._contexts(context)
     if len(contexts) > MAX_CONTEXTS:
         contexts = contexts[np.linspace(0, len(contexts) - 1, MAX_CONTEXTS).astype(int)]
     rows = np.hstack([np.repeat(encoded, len(contexts), axis=0), np.tile(contexts, (len(encoded), 1))])

@@ -48,6 +48,17 @@ class Role:
         """Whether the role is one categorical column."""
         return len(self.columns) == 1 and self.columns[0].levels is not None
 
+    @property
+    def categorical_positions(self) -> set[int]:
+        """Columns of the encoded matrix that are indicators of levels."""
+        starts = np.cumsum([0, *(column.width for column in self.columns)])
+        return {
+            int(start) + k
+            for start, column in zip(starts, self.columns, strict=False)
+            if column.levels is not None
+            for k in range(column.width)
+        }
+
     def encode(self, value: Any) -> np.ndarray:
         """Matrix of ``value``: a frame or mapping with these columns, an array, or a scalar."""
         frame = as_frame(value)
@@ -75,7 +86,9 @@ class Role:
     def _encode_column(self, column: Column, values: np.ndarray) -> np.ndarray:
         if column.levels is None:
             return as_matrix(f"{self.title} column {column.name!r}", values)
-        index = {level: k for k, level in enumerate(column.levels)}
+        # By text, too: a command line has no booleans.
+        index = {str(level): k for k, level in enumerate(column.levels)}
+        index |= {level: k for k, level in enumerate(column.levels)}
         plain = [v.item() if isinstance(v, np.generic) else v for v in values]
         unknown = sorted({str(v) for v in plain if v not in index})
         if unknown:
@@ -151,8 +164,14 @@ def _levels(title: str, series: pd.Series) -> tuple[Any, ...] | None:
     if pd.api.types.is_datetime64_any_dtype(series):
         raise DataError(f"{title} column {series.name!r} holds dates. Turn it into a number (e.g. days) first.")
     values = [v.item() if isinstance(v, np.generic) else v for v in series.tolist()]
-    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+    is_category = isinstance(series.dtype, pd.CategoricalDtype)
+    if not is_category and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return None
+    strange = [v for v in values if not isinstance(v, str | bool | int | float)]
+    if strange:
+        raise DataError(
+            f"{title} column {series.name!r} holds {type(strange[0]).__name__} values. Turn them into numbers or text."
+        )
     levels = tuple(sorted(set(values), key=lambda v: (str(type(v)), v)))
     if len(levels) > MAX_LEVELS:
         raise DataError(

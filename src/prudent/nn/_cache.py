@@ -17,7 +17,7 @@ def enable_compilation_cache() -> Path | None:
     import platformdirs
 
     setting = os.environ.get("PRUDENT_COMPILATION_CACHE", "")
-    if setting.lower() in OFF - {""}:
+    if setting.lower() in OFF:
         return None
     configured = getattr(jax.config, "jax_compilation_cache_dir", None)
     if configured:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from prudent._progress import Progress
+from prudent.nn._cache import enable_compilation_cache
 from prudent.nn._networks import start_at_linear
 from prudent.nn._train import GROUP, Loss, TrainConfig, TrainLog, fit_stack, stack_networks
 
@@ -36,7 +37,7 @@ class FoldPlan:
     """Rows of every member of a cross-fitted stack, and of the pilot that compares weight decays.
 
     The first ``n_audit`` folds are audited: a function is fitted without them, by nuisances that have not seen them,
-    so that the moment can be measured on rows that had no influence whatever.
+    so that the moment can be measured on rows that had no part in the fit (but for one weight decay).
     """
 
     n_rows: int
@@ -110,7 +111,7 @@ def fit_folds(
             label=f"{label}: regularisation",
         )
         mean_loss = log.best_loss[:n_pilots].reshape(-1, len(candidates)).mean(axis=0)
-        decay = float(candidates[np.argmin(mean_loss)])
+        decay = float(candidates[np.argmin(np.where(np.isnan(mean_loss), np.inf, mean_loss))])
     networks = _linear_start(stack_networks(build, len(plan.member_splits), key), data, plan.member_splits, target)
     networks, log = fit_stack(
         networks,
@@ -151,6 +152,7 @@ def apply_stack(networks: Any, x: jax.Array) -> Any:
 
 def apply_in_blocks(networks: Any, x: np.ndarray, block: int = 4096) -> Any:
     """:func:`apply_stack` on the host, block by block, so that memory stays bounded and one program serves all n."""
+    enable_compilation_cache()
     outputs = []
     for start in range(0, len(x), block):
         rows = x[start : start + block]

@@ -1,6 +1,6 @@
 """Networks as Equinox modules that act on whole batches: ``(n, in_size)`` to ``(n, out_size)``.
 
-Weight decay leaves vectors alone, and every array whose name begins with ``free_``.
+Weight decay acts on arrays of two and more axes, except those whose names begin with ``free_``.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Specifications of networks: small frozen records that build a network and can be written to JSON.
 
 A saved model names its specification, so that it is rebuilt without running anybody's code. Any other callable
-``build(in_size, out_size, *, key)`` that returns an Equinox module is accepted for fitting, too; such a model must be
-given the same callable again when it is loaded.
+``build(in_size, out_size, *, key)`` that returns an Equinox module is accepted for fitting, too; such a model cannot be
+saved.
 """
 
 import dataclasses

@@ -155,6 +155,8 @@ def fit_stack(
     config.check()
     enable_compilation_cache()
     n_members = len(train_rows)
+    if any(len(rows) == 0 for rows in train_rows):
+        raise ValueError("Every member of a stack needs training rows, got one without. Check the split.")
     decay = np.broadcast_to(config.weight_decay if weight_decay is None else weight_decay, n_members)
     data = _pad_to_bucket(data)
     n_groups = math.ceil(n_members / GROUP)
