@@ -1,0 +1,297 @@
+"""Numba loops of the Q-learners on the product of a labelled MDP and an automaton.
+
+The Q table is indexed by (state, automaton state, slot); slots are the environment's actions, then the epsilon moves of the
+automaton state. Slots that do not exist hold -inf. ``best`` caches the maximum over slots, so that a backup reads one number.
+A kernel continues from ``position`` and the generator's state, so that a run can be stopped for evaluation and go on.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from prudent.ltl._product import Product
+from prudent.ltl._rng import below, next_word, uniform
+
+# Places in the ``position`` array.
+STATE, AUTOMATON, COUNTER, AGE, IDLE = range(5)
+UNSTARTED = -1
+
+
+class Tables(NamedTuple):
+    """The arrays of a product that the learners read."""
+
+    row_of: np.ndarray
+    row_start: np.ndarray
+    successor: np.ndarray
+    cumulative: np.ndarray
+    next_q: np.ndarray
+    accepting: np.ndarray
+    epsilon: np.ndarray
+    options: np.ndarray
+    n_options: np.ndarray
+    n_epsilon: np.ndarray
+    first: np.ndarray
+    first_cumulative: np.ndarray
+    first_q: int
+    all_sets: np.uint64
+
+
+class Rates(NamedTuple):
+    """The numbers that every learner shares."""
+
+    alpha: float
+    explore: float
+    gamma: float
+    episode_length: int
+    patience: int
+    """-1 for no limit."""
+
+
+def make_tables(product: Product) -> Tables:
+    """Collect a product's arrays; ``options[s, :n_options[s]]`` are the actions of state s."""
+    exists = product.row_of >= 0
+    return Tables(
+        row_of=product.row_of,
+        row_start=product.row_start,
+        successor=product.successor,
+        cumulative=product.cumulative,
+        next_q=product.next_q,
+        accepting=product.accepting,
+        epsilon=product.epsilon,
+        options=np.argsort(~exists, axis=1, kind="stable").astype(np.int32),
+        n_options=exists.sum(axis=1).astype(np.int32),
+        n_epsilon=(product.epsilon >= 0).sum(axis=1).astype(np.int32),
+        first=product.first,
+        first_cumulative=product.first_cumulative,
+        first_q=product.automaton.initial,
+        all_sets=product.all_sets,
+    )
+
+
+def make_q(product: Product, value: float) -> tuple[np.ndarray, np.ndarray]:
+    """A Q table with ``value`` wherever an action exists, and its row maxima."""
+    n_states, n_q = product.next_q.shape
+    q = np.full((n_states, n_q, product.n_slots), -np.inf)
+    n_actions = product.mdp.n_actions
+    q[:, :, :n_actions][np.broadcast_to((product.row_of >= 0)[:, None, :], q[:, :, :n_actions].shape)] = value
+    q[:, :, n_actions:][np.broadcast_to((product.epsilon >= 0)[None], q[:, :, n_actions:].shape)] = value
+    return q, q.max(axis=2)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _search(cumulative, start, stop, draw):
+    """First place in start..stop whose running sum exceeds the draw."""
+    if stop - start > 16:
+        while stop - start > 1:
+            middle = (start + stop - 1) // 2
+            if cumulative[middle] > draw:
+                stop = middle + 1
+            else:
+                start = middle + 1
+        return start
+    while cumulative[start] <= draw:
+        start += 1
+    return start
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _restart(tables, position, counter, rng):
+    place = 0
+    if len(tables.first) > 1:
+        place = _search(tables.first_cumulative, 0, len(tables.first), uniform(rng))
+    position[STATE] = tables.first[place]
+    position[AUTOMATON] = tables.first_q
+    position[COUNTER] = counter
+    position[AGE] = 0
+    position[IDLE] = 0
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _choose(tables, q_table, best, s, q, explore, rng):
+    """Epsilon-greedy slot; equally good slots are drawn with equal probability."""
+    n_options, n_actions = tables.n_options[s], tables.row_of.shape[1]
+    word = next_word(rng)
+    if np.float64(word & np.uint64(0xFFFFFFFF)) < explore * 4294967296.0:
+        drawn = np.int64(((word >> np.uint64(32)) * np.uint64(n_options + tables.n_epsilon[q])) >> np.uint64(32))
+        if drawn < n_options:
+            return np.int64(tables.options[s, drawn])
+        return np.int64(n_actions + drawn - n_options)
+    top = best[s, q]
+    n_ties = 0
+    slot = 0
+    for j in range(q_table.shape[2]):
+        if q_table[s, q, j] == top:
+            n_ties += 1
+            if n_ties == 1:
+                slot = j
+    if n_ties > 1:
+        wanted = below(rng, n_ties)
+        for j in range(q_table.shape[2]):
+            if q_table[s, q, j] == top:
+                if wanted == 0:
+                    return np.int64(j)
+                wanted -= 1
+    return np.int64(slot)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _successor(tables, s, action, rng):
+    row = tables.row_of[s, action]
+    start, stop = tables.row_start[row], tables.row_start[row + 1]
+    if stop - start == 1:
+        return tables.successor[start]
+    return tables.successor[_search(tables.cumulative, start, stop, uniform(rng))]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _backup(q_table, best, s, q, slot, target, alpha):
+    """Move one entry towards its target and keep the cached maximum exact."""
+    old = q_table[s, q, slot]
+    new = old + alpha * (target - old)
+    q_table[s, q, slot] = new
+    top = best[s, q]
+    if new >= top:
+        best[s, q] = new
+    elif old == top:
+        top = new
+        for j in range(q_table.shape[2]):
+            if q_table[s, q, j] > top:
+                top = q_table[s, q, j]
+        best[s, q] = top
+
+
+@njit(cache=True, nogil=True)
+def run_counter(n_steps, tables, rates, q_table, best, position, rng, rewards, is_counterfactual):
+    """KC, CF, CF+KC and Bozkurt: reward R_n on acceptance, then discount 1 - R_n.
+
+    With ``is_counterfactual`` a step teaches every automaton state, with the counter that the agent has.
+    """
+    n_actions, n_q, last = tables.row_of.shape[1], tables.next_q.shape[1], len(rewards) - 1
+    for _ in range(n_steps):
+        if position[STATE] == UNSTARTED:
+            _restart(tables, position, 0, rng)
+        s, q, n = position[STATE], position[AUTOMATON], position[COUNTER]
+        slot = _choose(tables, q_table, best, s, q, rates.explore, rng)
+        accepted = False
+        if slot < n_actions:
+            s_next = np.int64(_successor(tables, s, slot, rng))
+            q_next = np.int64(tables.next_q[s, q])
+            accepted = tables.accepting[s, q] != 0
+            reward = rewards[n]
+            if is_counterfactual:
+                for other in range(n_q):
+                    after = best[s_next, tables.next_q[s, other]]
+                    if tables.accepting[s, other] != 0:
+                        target = reward + (1.0 - reward) * after
+                    else:
+                        target = rates.gamma * after
+                    _backup(q_table, best, s, other, slot, target, rates.alpha)
+            else:
+                after = best[s_next, q_next]
+                target = reward + (1.0 - reward) * after if accepted else rates.gamma * after
+                _backup(q_table, best, s, q, slot, target, rates.alpha)
+        else:
+            s_next = s
+            q_next = np.int64(tables.epsilon[q, slot - n_actions])
+            target = rates.gamma * best[s, q_next]
+            if is_counterfactual:
+                for other in range(n_q):
+                    for j in range(tables.epsilon.shape[1]):
+                        if tables.epsilon[other, j] == q_next:
+                            _backup(q_table, best, s, other, n_actions + j, target, rates.alpha)
+            else:
+                _backup(q_table, best, s, q, slot, target, rates.alpha)
+        position[STATE] = s_next
+        position[AUTOMATON] = q_next
+        position[AGE] += 1
+        if accepted:
+            position[COUNTER] = min(n + 1, last)
+            position[IDLE] = 0
+        else:
+            position[IDLE] += 1
+        if position[AGE] >= rates.episode_length or (rates.patience >= 0 and position[IDLE] > rates.patience):
+            position[STATE] = UNSTARTED
+
+
+@njit(cache=True, nogil=True)
+def run_hahn(n_steps, tables, rates, q_table, best, position, rng, zeta):
+    """Hahn et al. 2019: an accepting transition ends the episode with reward 1 with probability 1 - zeta; no discount."""
+    n_actions = tables.row_of.shape[1]
+    for _ in range(n_steps):
+        if position[STATE] == UNSTARTED:
+            _restart(tables, position, 0, rng)
+        s, q = position[STATE], position[AUTOMATON]
+        slot = _choose(tables, q_table, best, s, q, rates.explore, rng)
+        accepted, is_over = False, False
+        if slot < n_actions:
+            s_next = np.int64(_successor(tables, s, slot, rng))
+            q_next = np.int64(tables.next_q[s, q])
+            accepted = tables.accepting[s, q] != 0
+            is_over = accepted and uniform(rng) >= zeta
+        else:
+            s_next = s
+            q_next = np.int64(tables.epsilon[q, slot - n_actions])
+        target = 1.0 if is_over else best[s_next, q_next]
+        _backup(q_table, best, s, q, slot, target, rates.alpha)
+        position[STATE] = s_next
+        position[AUTOMATON] = q_next
+        position[AGE] += 1
+        position[IDLE] = 0 if accepted else position[IDLE] + 1
+        is_over |= position[AGE] >= rates.episode_length
+        if is_over or (rates.patience >= 0 and position[IDLE] > rates.patience):
+            position[STATE] = UNSTARTED
+
+
+@njit(cache=True, nogil=True)
+def run_hasanbeig(n_steps, tables, rates, q_table, best, position, rng):
+    """Hasanbeig et al. 2019: reward 1 for sets still in the accepting frontier, discounted on rewarded steps only.
+
+    The frontier (a bit set, kept in the counter's place) loses a set once it is visited and is refilled when empty.
+    """
+    n_actions = tables.row_of.shape[1]
+    full = np.int64(tables.all_sets)
+    for _ in range(n_steps):
+        if position[STATE] == UNSTARTED:
+            _restart(tables, position, full, rng)
+        s, q, frontier = position[STATE], position[AUTOMATON], position[COUNTER]
+        slot = _choose(tables, q_table, best, s, q, rates.explore, rng)
+        visited = np.int64(0)
+        if slot < n_actions:
+            s_next = np.int64(_successor(tables, s, slot, rng))
+            q_next = np.int64(tables.next_q[s, q])
+            visited = np.int64(tables.accepting[s, q])
+        else:
+            s_next = s
+            q_next = np.int64(tables.epsilon[q, slot - n_actions])
+        after = best[s_next, q_next]
+        if visited & frontier:
+            target = 1.0 + rates.gamma * after
+            frontier &= ~visited
+            if frontier == 0:
+                frontier = full
+        else:
+            target = after
+        _backup(q_table, best, s, q, slot, target, rates.alpha)
+        position[STATE] = s_next
+        position[AUTOMATON] = q_next
+        position[COUNTER] = frontier
+        position[AGE] += 1
+        position[IDLE] = 0 if visited else position[IDLE] + 1
+        if position[AGE] >= rates.episode_length or (rates.patience >= 0 and position[IDLE] > rates.patience):
+            position[STATE] = UNSTARTED
+
+
+@njit(cache=True, nogil=True)
+def greedy_actions(q_table, epsilon, n_actions, action):
+    """Write the first best slot of every product state: an action, or n_actions plus the target of an epsilon move."""
+    for s in range(q_table.shape[0]):
+        for q in range(q_table.shape[1]):
+            slot = 0
+            for j in range(1, q_table.shape[2]):
+                if q_table[s, q, j] > q_table[s, q, slot]:
+                    slot = j
+            if slot < n_actions:
+                action[s, q] = slot
+            else:
+                action[s, q] = n_actions + epsilon[q, slot - n_actions]
