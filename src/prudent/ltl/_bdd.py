@@ -14,7 +14,8 @@ _TERMINAL = 1 << 60
 class BDD:
     """A manager of decision diagrams over integer levels."""
 
-    def __init__(self) -> None:
+    def __init__(self, tick: Callable[[], None] | None = None) -> None:
+        self._tick = tick  # called every few thousand new nodes: where a budget is checked
         self.level = [_TERMINAL, _TERMINAL]
         self.low = [0, 1]
         self.high = [0, 1]
@@ -29,6 +30,8 @@ class BDD:
         found = self._unique.get(key)
         if found is None:
             found = len(self.level)
+            if self._tick is not None and not found & 4095:
+                self._tick()
             self._unique[key] = found
             self.level.append(level)
             self.low.append(low)

@@ -1,0 +1,1 @@
+def simplify(f): return f
