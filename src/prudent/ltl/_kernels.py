@@ -13,8 +13,12 @@ from numba import njit
 from prudent.ltl._product import Product
 from prudent.ltl._rng import below, next_word, uniform
 
-# Places in the ``position`` array.
-STATE, AUTOMATON, COUNTER, AGE, IDLE = range(5)
+# Without Numba's reference counting, which takes longer than the step itself when arrays pass to the helpers below (2.7 against
+# 14 million steps a second). It is needed only by code that allocates, and these kernels do not.
+kernel = njit(cache=True, nogil=True, _nrt=False)
+
+# State in the ``position`` array (state, automaton state, counter, age of the episode, steps since acceptance) that asks for
+# a new episode.
 UNSTARTED = -1
 
 
@@ -79,7 +83,7 @@ def make_q(product: Product, value: float) -> tuple[np.ndarray, np.ndarray]:
     return q, q.max(axis=2)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _search(cumulative, start, stop, draw):
     """First place in start..stop whose running sum exceeds the draw."""
     if stop - start > 16:
@@ -95,28 +99,21 @@ def _search(cumulative, start, stop, draw):
     return start
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _restart(tables, position, counter, rng):
-    place = 0
-    if len(tables.first) > 1:
-        place = _search(tables.first_cumulative, 0, len(tables.first), uniform(rng))
-    position[STATE] = tables.first[place]
-    position[AUTOMATON] = tables.first_q
-    position[COUNTER] = counter
-    position[AGE] = 0
-    position[IDLE] = 0
+@kernel
+def _first_state(first, first_cumulative, rng):
+    if len(first) == 1:
+        return first[0]
+    return first[_search(first_cumulative, 0, len(first), uniform(rng))]
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _choose(tables, q_table, best, s, q, explore, rng):
+@kernel
+def _choose(q_table, best, s, q, options, n_options, n_epsilon, n_actions, explore, rng):
     """Epsilon-greedy slot; equally good slots are drawn with equal probability."""
-    n_options, n_actions = tables.n_options[s], tables.row_of.shape[1]
     word = next_word(rng)
     if np.float64(word & np.uint64(0xFFFFFFFF)) < explore * 4294967296.0:
-        drawn = np.int64(((word >> np.uint64(32)) * np.uint64(n_options + tables.n_epsilon[q])) >> np.uint64(32))
-        if drawn < n_options:
-            return np.int64(tables.options[s, drawn])
-        return np.int64(n_actions + drawn - n_options)
+        n = n_options[s]
+        drawn = np.int64(((word >> np.uint64(32)) * np.uint64(n + n_epsilon[q])) >> np.uint64(32))
+        return np.int64(options[s, drawn]) if drawn < n else np.int64(n_actions + drawn - n)
     top = best[s, q]
     n_ties = 0
     slot = 0
@@ -127,7 +124,7 @@ def _choose(tables, q_table, best, s, q, explore, rng):
                 slot = j
     if n_ties > 1:
         wanted = below(rng, n_ties)
-        for j in range(q_table.shape[2]):
+        for j in range(slot, q_table.shape[2]):
             if q_table[s, q, j] == top:
                 if wanted == 0:
                     return np.int64(j)
@@ -135,16 +132,16 @@ def _choose(tables, q_table, best, s, q, explore, rng):
     return np.int64(slot)
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _successor(tables, s, action, rng):
-    row = tables.row_of[s, action]
-    start, stop = tables.row_start[row], tables.row_start[row + 1]
+@kernel
+def _successor(row_of, row_start, successor, cumulative, s, action, rng):
+    row = row_of[s, action]
+    start, stop = row_start[row], row_start[row + 1]
     if stop - start == 1:
-        return tables.successor[start]
-    return tables.successor[_search(tables.cumulative, start, stop, uniform(rng))]
+        return np.int64(successor[start])
+    return np.int64(successor[_search(cumulative, start, stop, uniform(rng))])
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _backup(q_table, best, s, q, slot, target, alpha):
     """Move one entry towards its target and keep the cached maximum exact."""
     old = q_table[s, q, slot]
@@ -161,128 +158,129 @@ def _backup(q_table, best, s, q, slot, target, alpha):
         best[s, q] = top
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_counter(n_steps, tables, rates, q_table, best, position, rng, rewards, is_counterfactual):
     """KC, CF, CF+KC and Bozkurt: reward R_n on acceptance, then discount 1 - R_n.
 
     With ``is_counterfactual`` a step teaches every automaton state, with the counter that the agent has.
     """
-    n_actions, n_q, last = tables.row_of.shape[1], tables.next_q.shape[1], len(rewards) - 1
+    row_of, row_start, successor, cumulative, next_q, accepting, epsilon = tables[:7]
+    options, n_options, n_epsilon, first, first_cumulative, first_q, _ = tables[7:]
+    alpha, explore, gamma, episode_length, patience = rates
+    n_actions, n_q, last = row_of.shape[1], next_q.shape[1], len(rewards) - 1
+    s, q, n, age, idle = position[0], position[1], position[2], position[3], position[4]
     for _ in range(n_steps):
-        if position[STATE] == UNSTARTED:
-            _restart(tables, position, 0, rng)
-        s, q, n = position[STATE], position[AUTOMATON], position[COUNTER]
-        slot = _choose(tables, q_table, best, s, q, rates.explore, rng)
+        if s == UNSTARTED:
+            s, q, n, age, idle = np.int64(_first_state(first, first_cumulative, rng)), np.int64(first_q), 0, 0, 0
+        slot = _choose(q_table, best, s, q, options, n_options, n_epsilon, n_actions, explore, rng)
         accepted = False
         if slot < n_actions:
-            s_next = np.int64(_successor(tables, s, slot, rng))
-            q_next = np.int64(tables.next_q[s, q])
-            accepted = tables.accepting[s, q] != 0
+            s_next = _successor(row_of, row_start, successor, cumulative, s, slot, rng)
+            q_next = np.int64(next_q[s, q])
+            accepted = accepting[s, q] != 0
             reward = rewards[n]
             if is_counterfactual:
                 for other in range(n_q):
-                    after = best[s_next, tables.next_q[s, other]]
-                    if tables.accepting[s, other] != 0:
-                        target = reward + (1.0 - reward) * after
-                    else:
-                        target = rates.gamma * after
-                    _backup(q_table, best, s, other, slot, target, rates.alpha)
+                    after = best[s_next, next_q[s, other]]
+                    target = reward + (1.0 - reward) * after if accepting[s, other] != 0 else gamma * after
+                    _backup(q_table, best, s, other, slot, target, alpha)
             else:
                 after = best[s_next, q_next]
-                target = reward + (1.0 - reward) * after if accepted else rates.gamma * after
-                _backup(q_table, best, s, q, slot, target, rates.alpha)
+                target = reward + (1.0 - reward) * after if accepted else gamma * after
+                _backup(q_table, best, s, q, slot, target, alpha)
         else:
             s_next = s
-            q_next = np.int64(tables.epsilon[q, slot - n_actions])
-            target = rates.gamma * best[s, q_next]
+            q_next = np.int64(epsilon[q, slot - n_actions])
+            target = gamma * best[s, q_next]
             if is_counterfactual:
                 for other in range(n_q):
-                    for j in range(tables.epsilon.shape[1]):
-                        if tables.epsilon[other, j] == q_next:
-                            _backup(q_table, best, s, other, n_actions + j, target, rates.alpha)
+                    for j in range(epsilon.shape[1]):
+                        if epsilon[other, j] == q_next:
+                            _backup(q_table, best, s, other, n_actions + j, target, alpha)
             else:
-                _backup(q_table, best, s, q, slot, target, rates.alpha)
-        position[STATE] = s_next
-        position[AUTOMATON] = q_next
-        position[AGE] += 1
+                _backup(q_table, best, s, q, slot, target, alpha)
+        s, q = s_next, q_next
+        age += 1
         if accepted:
-            position[COUNTER] = min(n + 1, last)
-            position[IDLE] = 0
+            n = min(n + 1, last)
+            idle = 0
         else:
-            position[IDLE] += 1
-        if position[AGE] >= rates.episode_length or (rates.patience >= 0 and position[IDLE] > rates.patience):
-            position[STATE] = UNSTARTED
+            idle += 1
+        if age >= episode_length or (patience >= 0 and idle > patience):
+            s = np.int64(UNSTARTED)
+    position[0], position[1], position[2], position[3], position[4] = s, q, n, age, idle
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_hahn(n_steps, tables, rates, q_table, best, position, rng, zeta):
     """Hahn et al. 2019: an accepting transition ends the episode with reward 1 with probability 1 - zeta; no discount."""
-    n_actions = tables.row_of.shape[1]
+    row_of, row_start, successor, cumulative, next_q, accepting, epsilon = tables[:7]
+    options, n_options, n_epsilon, first, first_cumulative, first_q, _ = tables[7:]
+    alpha, explore, _, episode_length, patience = rates
+    n_actions = row_of.shape[1]
+    s, q, age, idle = position[0], position[1], position[3], position[4]
     for _ in range(n_steps):
-        if position[STATE] == UNSTARTED:
-            _restart(tables, position, 0, rng)
-        s, q = position[STATE], position[AUTOMATON]
-        slot = _choose(tables, q_table, best, s, q, rates.explore, rng)
+        if s == UNSTARTED:
+            s, q, age, idle = np.int64(_first_state(first, first_cumulative, rng)), np.int64(first_q), 0, 0
+        slot = _choose(q_table, best, s, q, options, n_options, n_epsilon, n_actions, explore, rng)
         accepted, is_over = False, False
         if slot < n_actions:
-            s_next = np.int64(_successor(tables, s, slot, rng))
-            q_next = np.int64(tables.next_q[s, q])
-            accepted = tables.accepting[s, q] != 0
+            s_next = _successor(row_of, row_start, successor, cumulative, s, slot, rng)
+            q_next = np.int64(next_q[s, q])
+            accepted = accepting[s, q] != 0
             is_over = accepted and uniform(rng) >= zeta
         else:
             s_next = s
-            q_next = np.int64(tables.epsilon[q, slot - n_actions])
-        target = 1.0 if is_over else best[s_next, q_next]
-        _backup(q_table, best, s, q, slot, target, rates.alpha)
-        position[STATE] = s_next
-        position[AUTOMATON] = q_next
-        position[AGE] += 1
-        position[IDLE] = 0 if accepted else position[IDLE] + 1
-        is_over |= position[AGE] >= rates.episode_length
-        if is_over or (rates.patience >= 0 and position[IDLE] > rates.patience):
-            position[STATE] = UNSTARTED
+            q_next = np.int64(epsilon[q, slot - n_actions])
+        _backup(q_table, best, s, q, slot, 1.0 if is_over else best[s_next, q_next], alpha)
+        s, q = s_next, q_next
+        age += 1
+        idle = 0 if accepted else idle + 1
+        if is_over or age >= episode_length or (patience >= 0 and idle > patience):
+            s = np.int64(UNSTARTED)
+    position[0], position[1], position[3], position[4] = s, q, age, idle
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_hasanbeig(n_steps, tables, rates, q_table, best, position, rng):
     """Hasanbeig et al. 2019: reward 1 for sets still in the accepting frontier, discounted on rewarded steps only.
 
     The frontier (a bit set, kept in the counter's place) loses a set once it is visited and is refilled when empty.
     """
-    n_actions = tables.row_of.shape[1]
-    full = np.int64(tables.all_sets)
+    row_of, row_start, successor, cumulative, next_q, accepting, epsilon = tables[:7]
+    options, n_options, n_epsilon, first, first_cumulative, first_q, all_sets = tables[7:]
+    alpha, explore, gamma, episode_length, patience = rates
+    n_actions, full = row_of.shape[1], np.int64(all_sets)
+    s, q, frontier, age, idle = position[0], position[1], position[2], position[3], position[4]
     for _ in range(n_steps):
-        if position[STATE] == UNSTARTED:
-            _restart(tables, position, full, rng)
-        s, q, frontier = position[STATE], position[AUTOMATON], position[COUNTER]
-        slot = _choose(tables, q_table, best, s, q, rates.explore, rng)
+        if s == UNSTARTED:
+            s, q, age, idle = np.int64(_first_state(first, first_cumulative, rng)), np.int64(first_q), 0, 0
+            frontier = full
+        slot = _choose(q_table, best, s, q, options, n_options, n_epsilon, n_actions, explore, rng)
         visited = np.int64(0)
         if slot < n_actions:
-            s_next = np.int64(_successor(tables, s, slot, rng))
-            q_next = np.int64(tables.next_q[s, q])
-            visited = np.int64(tables.accepting[s, q])
+            s_next = _successor(row_of, row_start, successor, cumulative, s, slot, rng)
+            q_next = np.int64(next_q[s, q])
+            visited = np.int64(accepting[s, q])
         else:
             s_next = s
-            q_next = np.int64(tables.epsilon[q, slot - n_actions])
-        after = best[s_next, q_next]
+            q_next = np.int64(epsilon[q, slot - n_actions])
+        target = best[s_next, q_next]
         if visited & frontier:
-            target = 1.0 + rates.gamma * after
+            target = 1.0 + gamma * target
             frontier &= ~visited
             if frontier == 0:
                 frontier = full
-        else:
-            target = after
-        _backup(q_table, best, s, q, slot, target, rates.alpha)
-        position[STATE] = s_next
-        position[AUTOMATON] = q_next
-        position[COUNTER] = frontier
-        position[AGE] += 1
-        position[IDLE] = 0 if visited else position[IDLE] + 1
-        if position[AGE] >= rates.episode_length or (rates.patience >= 0 and position[IDLE] > rates.patience):
-            position[STATE] = UNSTARTED
+        _backup(q_table, best, s, q, slot, target, alpha)
+        s, q = s_next, q_next
+        age += 1
+        idle = 0 if visited else idle + 1
+        if age >= episode_length or (patience >= 0 and idle > patience):
+            s = np.int64(UNSTARTED)
+    position[0], position[1], position[2], position[3], position[4] = s, q, frontier, age, idle
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def greedy_actions(q_table, epsilon, n_actions, action):
     """Write the first best slot of every product state: an action, or n_actions plus the target of an epsilon move."""
     for s in range(q_table.shape[0]):

@@ -21,7 +21,7 @@ def seed_state(seed):
     return state
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, nogil=True)
 def next_word(state):
     """The next 64 random bits."""
     mixed = state[0] + state[3]
@@ -36,13 +36,13 @@ def next_word(state):
     return result
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, nogil=True)
 def uniform(state):
     """A float in [0, 1) with 53 random bits."""
     return np.float64(next_word(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, nogil=True)
 def below(state, n):
     """An integer in 0..n-1. The bias of the multiplication is below n / 2**32."""
     return np.int64(((next_word(state) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
