@@ -12,7 +12,7 @@ from prudent.ltl._evaluate import ACTION_MISSING, DONE, policy_value
 from prudent.ltl._maximise import collapse, exact_values, maximal_values, rational_entries
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._policy import Policy, missing_action
-from prudent.ltl._product import Goal, Product, as_automaton, as_formula, build_product
+from prudent.ltl._product import Goal, Product, as_automaton, as_formula, build_product, check_propositions
 from prudent.ltl._unfold import unfold
 
 BACKENDS = ("native", "storm", "prism")
@@ -36,10 +36,20 @@ class Checker:
     """
 
     def __init__(self, mdp: LabelledMDP, goal: Goal):
-        self.mdp = mdp
-        self.automaton = as_automaton(goal)
-        self.product = build_product(mdp, self.automaton)
-        self._memories: dict[Automaton, Product] = {self.automaton: self.product}
+        self._start(build_product(mdp, as_automaton(goal)))
+
+    @classmethod
+    def of(cls, product: Product) -> Checker:
+        """A checker on a product that exists already."""
+        checker = cls.__new__(cls)
+        checker._start(product)
+        return checker
+
+    def _start(self, product: Product) -> None:
+        self.product = product
+        self.mdp = product.mdp
+        self.automaton = product.automaton
+        self._memories: dict[Automaton, Product] = {product.automaton: product}
         self._index = np.full(0, -1, np.int64)
 
     def __call__(self, policy: Policy) -> float:
@@ -52,7 +62,7 @@ class Checker:
         if status == ACTION_MISSING:
             raise missing_action(policy, memory)
         if status != DONE:
-            return optimum(policy.induced_chain(self.mdp), self.automaton)
+            return float(_chain_value(self.mdp, policy, self.automaton, exact=False))
         return value
 
     def evaluate(self, choices: np.ndarray, memory: Product) -> tuple[int, float]:
@@ -100,11 +110,10 @@ def check(
     """
     _check_backend(backend)
     if backend == "native":
-        if not exact:
-            return Checker(mdp, goal)(policy)
-        return optimum(policy.induced_chain(mdp), goal, exact=True)
+        checker = Checker(mdp, goal)
+        return _chain_value(mdp, policy, checker.automaton, exact=True) if exact else checker(policy)
     formula = _formula_for(goal, backend)
-    build_product(mdp, as_automaton(formula))  # for its errors and warnings about propositions
+    check_propositions(mdp, formula.propositions)
     if backend == "storm":
         from prudent.ltl._storm import chain_probability
 
@@ -125,23 +134,9 @@ def optimum(mdp: LabelledMDP, goal: Goal, *, backend: str = "native", exact: boo
     """
     _check_backend(backend)
     if backend == "native":
-        product = build_product(mdp, as_automaton(goal))
-        quotient = collapse(unfold(product), product.all_sets)
-        first = quotient.group[: len(product.first)]
-        if not exact:
-            values, _ = maximal_values(quotient)
-            return float(product.first_probability @ values[first])
-        n_unknown = int((quotient.value < 0).sum())
-        if n_unknown > MAX_EXACT_UNKNOWNS:
-            raise CheckError(
-                f"exact arithmetic is for at most {MAX_EXACT_UNKNOWNS} undecided product states, here are {n_unknown}. "
-                "Use exact=False: its error is near 1e-12."
-            )
-        solved = exact_values(quotient, rational_entries(mdp.transitions.data, mdp.transitions.indptr))
-        starts = rational_entries(product.first_probability, np.array([0, len(product.first)]))
-        return sum((p * solved[i] for p, i in zip(starts, first)), Fraction(0))
+        return _best_value(build_product(mdp, as_automaton(goal)), exact)
     formula = _formula_for(goal, backend)
-    build_product(mdp, as_automaton(formula))
+    check_propositions(mdp, formula.propositions)
     if backend == "storm":
         from prudent.ltl._storm import maximal_probability
 
@@ -150,6 +145,29 @@ def optimum(mdp: LabelledMDP, goal: Goal, *, backend: str = "native", exact: boo
 
     quantity = "P" if mdp.is_chain else "Pmax"
     return run_prism(mdp.to_prism(), f"{quantity}=? [ {formula.to_prism()} ]", exact)
+
+
+def _chain_value(mdp: LabelledMDP, policy: Policy, automaton: Automaton, exact: bool) -> float | Fraction:
+    """Value of a policy by the general method: the optimum of its chain, where only the automaton has choices left."""
+    return _best_value(build_product(policy.induced_chain(mdp), automaton, strict=False), exact)
+
+
+def _best_value(product: Product, exact: bool) -> float | Fraction:
+    quotient = collapse(unfold(product), product.all_sets)
+    first = quotient.group[: len(product.first)]
+    if not exact:
+        values, _ = maximal_values(quotient)
+        return float(product.first_probability @ values[first])
+    n_unknown = int((quotient.value < 0).sum())
+    if n_unknown > MAX_EXACT_UNKNOWNS:
+        raise CheckError(
+            f"exact arithmetic is for at most {MAX_EXACT_UNKNOWNS} undecided product states, here are {n_unknown}. "
+            "Use exact=False: its error is near 1e-12."
+        )
+    table = product.mdp.transitions
+    solved = exact_values(quotient, rational_entries(table.data, table.indptr))
+    starts = rational_entries(product.first_probability, np.array([0, len(product.first)]))
+    return sum((p * solved[i] for p, i in zip(starts, first)), Fraction(0))
 
 
 def _check_backend(backend: str) -> None:

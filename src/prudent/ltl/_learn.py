@@ -22,7 +22,7 @@ from prudent.ltl._kernels import (
 )
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._policy import Policy
-from prudent.ltl._product import Goal, as_automaton, build_product, degeneralise
+from prudent.ltl._product import Goal, Product, as_automaton, build_product, degeneralise, thin_acceptance
 from prudent.ltl._rewards import reward_table, sufficient_bounds
 from prudent.ltl._rng import seed_state
 from prudent.ltl._run import Curve, LearningRun, LearningRuns, Settings
@@ -91,13 +91,14 @@ def learn(
     automaton = as_automaton(goal)
     if method != "hasanbeig":
         automaton = degeneralise(automaton)
+    product = build_product(mdp, thin_acceptance(automaton))
     workers = min(len(seeds), n_jobs or os.cpu_count() or 1)
     from prudent.ltl._progress import progress_bar
 
     with progress_bar(f"{method}, {len(seeds)} runs", len(seeds) * settings.steps, progress) as advance:
 
         def one(single: int) -> LearningRun:
-            return _run(mdp, automaton, settings, int(single), advance)
+            return _run(product, settings, int(single), advance)
 
         if workers == 1:
             runs = tuple(one(s) for s in seeds)
@@ -152,9 +153,9 @@ def _settle(mdp, method, steps, reward, U, gamma, K, alpha, epsilon, zeta, patie
     return settings
 
 
-def _run(mdp, automaton, settings: Settings, seed: int, advance: Callable[[int], None]) -> LearningRun:
-    checker = Checker(mdp, automaton)
-    product = checker.product
+def _run(product: Product, settings: Settings, seed: int, advance: Callable[[int], None]) -> LearningRun:
+    mdp, automaton = product.mdp, product.automaton
+    checker = Checker.of(product)
     tables = make_tables(product)
     has_initial_value = settings.method in ("kc", "cf", "cf+kc", "bozkurt")
     q_table, best = make_q(product, 2 * settings.U if has_initial_value else 0.0)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from prudent.ltl._check import Checker
-from prudent.ltl._kernels import Tables, greedy_actions, make_tables
+from prudent.ltl._check import Checker, optimum
+from prudent.ltl._kernels import Tables, greedy_actions, make_q, make_tables
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._policy import Policy
-from prudent.ltl._product import Goal, build_product, degeneralise
+from prudent.ltl._product import Goal, as_automaton, build_product, degeneralise, thin_acceptance
 
 FAMILIES = ("linear", "constant", "exponential", "decreasing")
 
@@ -103,10 +103,7 @@ def _reward_optimal_q(tables, probability, U, gamma, q_table, best, tolerance, m
 
 def reward_optimal_policy(mdp: LabelledMDP, goal: Goal, *, U: float = 0.1, gamma: float = 0.99) -> Policy:
     """The policy that a learner converges to: optimal for the discounted reward (counter at K, so that R = U)."""
-    from prudent.ltl._kernels import make_q
-    from prudent.ltl._product import as_automaton
-
-    product = build_product(mdp, degeneralise(as_automaton(goal)))
+    product = build_product(mdp, thin_acceptance(degeneralise(as_automaton(goal))))
     tables: Tables = make_tables(product)
     q_table, best = make_q(product, 0.0)
     _reward_optimal_q(tables, product.probability, U, gamma, q_table, best, 1e-12, 10_000_000)
@@ -127,8 +124,6 @@ def needed_gamma(mdp: LabelledMDP, goal: Goal, *, U: float = 0.1, tolerance: flo
 
     None where even the last step of the ladder is not enough; then U is too large as well.
     """
-    from prudent.ltl._check import optimum
-
     best = optimum(mdp, goal)
     for exponent in range(1, 6):
         for digit in (1.0, 0.5, 0.2):

@@ -84,6 +84,7 @@ def _ask(mdp: LabelledMDP, query: str, exact: bool) -> float | Fraction:
         if not exact:
             environment = stormpy.environments.sound()
             environment.solver().min_max().precision = stormpy.Rational(PRECISION)
+            environment.solver().native().precision = stormpy.Rational(PRECISION)
             options["environment"] = environment
         result = stormpy.model_checking(model, stormpy.parse_property(query), **options)
         first = np.flatnonzero(mdp.initial > 0)
@@ -135,7 +136,7 @@ def _from_storm(model: Any) -> LabelledMDP:
         for entry in matrix.get_row(row):
             rows.append(row)
             columns.append(entry.column)
-            values.append(entry.value())
+            values.append(entry.value)
     names = sorted(set(model.labeling.get_labels()) - set(_RESERVED))
     labels: list[set[str]] = [set() for _ in range(n)]
     for name in names:
