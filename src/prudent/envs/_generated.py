@@ -20,6 +20,7 @@ def random_mdp(
     n_successors: int = 3,
     density: float = 0.3,
     availability: float = 0.8,
+    absorbing: float = 0.2,
 ) -> LabelledMDP:
     """A random MDP with probabilities that are multiples of 1/16, so that exact arithmetic stays small.
 
@@ -31,6 +32,8 @@ def random_mdp(
         Probability that a proposition holds in a state.
     availability : float
         Probability that an action other than the first exists in a state.
+    absorbing : float
+        Probability that a state other than the first only loops; without such states most goals have value 0 or 1.
     """
     if n_states < 1 or n_actions < 1 or not 1 <= n_successors <= 16:
         raise ValueError(
@@ -38,11 +41,18 @@ def random_mdp(
             f"got {n_states}, {n_actions} and {n_successors}."
         )
     rng = np.random.default_rng(seed)
+    is_final = rng.random(n_states) < absorbing
+    is_final[0] = False
     slabs = []
     for action in range(n_actions):
         rows, columns, values = [], [], []
         for state in range(n_states):
             if action > 0 and rng.random() > availability:
+                continue
+            if is_final[state]:
+                rows.append(state)
+                columns.append(state)
+                values.append(1.0)
                 continue
             n = int(rng.integers(1, min(n_successors, n_states) + 1))
             cuts = np.sort(rng.choice(np.arange(1, 16), size=n - 1, replace=False))
