@@ -15,7 +15,7 @@ class BDD:
     """A manager of decision diagrams over integer levels."""
 
     def __init__(self, tick: Callable[[], None] | None = None) -> None:
-        self._tick = tick  # called every few thousand new nodes: where a budget is checked
+        self.tick = tick  # called every few thousand new nodes: where a budget is checked
         self.level = [_TERMINAL, _TERMINAL]
         self.low = [0, 1]
         self.high = [0, 1]
@@ -30,8 +30,8 @@ class BDD:
         found = self._unique.get(key)
         if found is None:
             found = len(self.level)
-            if self._tick is not None and not found & 4095:
-                self._tick()
+            if self.tick is not None and not found & 4095:
+                self.tick()
             self._unique[key] = found
             self.level.append(level)
             self.low.append(low)

@@ -43,14 +43,23 @@ def translate(formula, *, max_states: int = 20_000, budget_seconds: float = 60.0
     simple = simplify(expand_equivalences(formula))
     space = AfterSpace(formula.propositions, tick)
     best = None
+    failure = None
     for variant in variants:
-        table = build_table(simple, space, variant, max_states)
-        if reduce:
-            table = reduce_table(table, space.bdd)
+        limit = max_states if best is None else min(max_states, 6 * best.n_states + 40)
+        try:
+            table = build_table(simple, space, variant, limit)
+            if reduce:
+                table = reduce_table(table, space.bdd, tick)
+        except TranslationLimitError as error:
+            failure = failure or error
+            continue
         if best is None or table.n_states < best.n_states:
             best = table
         if best.n_states <= 1:
             break
+    if best is None:
+        raise failure
+    space.bdd.tick = None
     return finish(best, space)
 
 
