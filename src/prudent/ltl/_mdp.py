@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
+from numba import njit
 
 from prudent.ltl._task import Task
 
@@ -128,6 +129,33 @@ class LabelledMDP:
         """The state's name, or its number where it has none."""
         return self.state_names[state] if self.state_names else str(state)
 
+    def reachable(self) -> np.ndarray:
+        """States that some policy reaches from the initial ones, in increasing order."""
+        return np.flatnonzero(
+            _reach(self.choice_start, self.transitions.indptr, self.transitions.indices, self.initial > 0)
+        )
+
+    def restrict(self, states: np.ndarray) -> LabelledMDP:
+        """The model on ``states`` alone, numbered in that order; no choice may lead out of them."""
+        number = np.full(self.n_states, -1)
+        number[states] = np.arange(len(states))
+        lengths = np.diff(self.choice_start)[states]
+        ends = np.cumsum(lengths)
+        rows = np.repeat(self.choice_start[states] - (ends - lengths), lengths) + np.arange(ends[-1])
+        kept = sp.csr_array(self.transitions[rows])
+        if number[kept.indices].min() < 0:
+            raise ValueError("restrict needs states that no choice leaves, like those of reachable().")
+        return replace(
+            self,
+            transitions=sp.csr_array((kept.data, number[kept.indices], kept.indptr), shape=(len(rows), len(states))),
+            choice_start=np.concatenate([[0], ends]).astype(np.int32),
+            choice_action=self.choice_action[rows],
+            letter_of=self.letter_of[states],
+            initial=self.initial[states],
+            state_names=tuple(self.state_names[s] for s in states) if self.state_names else None,
+            state_cells=self.state_cells[states] if self.state_cells is not None else None,
+        )
+
     def as_grid(self, shape: tuple[int, int], cells: np.ndarray, task: Task | None) -> LabelledMDP:
         """The same model with the place of each state on a grid, so that it can be drawn."""
         return replace(self, shape=shape, state_cells=cells, task=task)
@@ -210,6 +238,25 @@ class LabelledMDP:
         from prudent.ltl._prism import model_text
 
         return model_text(self)
+
+
+@njit(cache=True)
+def _reach(choice_start, row_start, successor, seen):
+    queue = np.empty(len(seen), np.int64)
+    n_queue, at = 0, 0
+    for s in range(len(seen)):
+        if seen[s]:
+            queue[n_queue] = s
+            n_queue += 1
+    while at < n_queue:
+        s = queue[at]
+        at += 1
+        for e in range(row_start[choice_start[s]], row_start[choice_start[s + 1]]):
+            if not seen[successor[e]]:
+                seen[successor[e]] = True
+                queue[n_queue] = successor[e]
+                n_queue += 1
+    return seen
 
 
 def _as_slabs(transitions: Any) -> list[sp.csr_array]:

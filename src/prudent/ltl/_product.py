@@ -139,37 +139,14 @@ def check_propositions(mdp: LabelledMDP, used) -> None:
             f"{', '.join(map(repr, mdp.propositions)) or 'none'}. Correct the formula, or declare the label "
             "with propositions=[...] when building the model."
         )
-    never = sorted(set(used) - _reachable_propositions(mdp))
+    reached = mdp.letter_of[mdp.reachable()]
+    never = sorted(set(used).difference(*(mdp.letters[i] for i in np.unique(reached))))
     if never:
         warnings.warn(
             f"{', '.join(map(repr, never))} holds in no reachable state of the model, so the goal sees it as always false.",
             UserWarning,
             stacklevel=3,
         )
-
-
-def _reachable_propositions(mdp: LabelledMDP) -> set[str]:
-    seen = _reachable_states(mdp.choice_start, mdp.transitions.indptr, mdp.transitions.indices, mdp.initial > 0)
-    return set().union(*(mdp.letters[i] for i in np.unique(mdp.letter_of[seen])))
-
-
-@njit(cache=True)
-def _reachable_states(choice_start, row_start, successor, seen):
-    queue = np.empty(len(seen), np.int64)
-    n_queue, at = 0, 0
-    for s in range(len(seen)):
-        if seen[s]:
-            queue[n_queue] = s
-            n_queue += 1
-    while at < n_queue:
-        s = queue[at]
-        at += 1
-        for e in range(row_start[choice_start[s]], row_start[choice_start[s + 1]]):
-            if not seen[successor[e]]:
-                seen[successor[e]] = True
-                queue[n_queue] = successor[e]
-                n_queue += 1
-    return seen
 
 
 def is_empty(automaton: Automaton) -> bool:

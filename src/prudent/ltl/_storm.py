@@ -78,6 +78,7 @@ def maximal_probability(mdp: LabelledMDP, formula: Formula, exact: bool) -> floa
 
 def _ask(mdp: LabelledMDP, query: str, exact: bool) -> float | Fraction:
     stormpy = _stormpy()
+    mdp = _relevant_part(mdp)
     model = build_storm_model(mdp, exact)
     try:
         options = {}
@@ -100,6 +101,14 @@ def _ask(mdp: LabelledMDP, query: str, exact: bool) -> float | Fraction:
         return total
     weights = rational_entries(mdp.initial[first], np.array([0, len(first)]))
     return sum((w * Fraction(str(v)) for w, v in zip(weights, values)), Fraction(0))
+
+
+def _relevant_part(mdp: LabelledMDP) -> LabelledMDP:
+    """Reachable states, those that nothing leads to first: Storm 2.0 fails on chains whose last states have no predecessor."""
+    reached = mdp.reachable()
+    is_target = np.zeros(mdp.n_states, bool)
+    is_target[mdp.transitions.indices] = True
+    return mdp.restrict(np.concatenate([reached[~is_target[reached]], reached[is_target[reached]]]))
 
 
 def model_from_prism(source: str | Path, constants: str = "") -> LabelledMDP:
