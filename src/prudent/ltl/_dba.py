@@ -105,19 +105,22 @@ class RecurrenceBuilder:
         """Let the turn pass as far as one letter allows. Returns (guard, turn, pending, accepting)."""
         space, bdd = self.space, self.space.bdd
         n_turns = n_live + len(goals)
+        start = _FRESH if turn < n_live else space.encode(temporal("F", goals[turn - n_live]))
         if pending != _FRESH:
             options = space.after(pending)
         elif turn < n_live:
             options = ((space.without_nu(following[turn], self._without_nu), 1),)
         else:
-            options = space.after(space.encode(temporal("F", goals[turn - n_live])))
+            options = space.after(start)
         result = []
         for obligation, condition in options:
             both = bdd.conj(guard, condition)
             if not both:
                 continue
             if obligation != 1:
-                result.append((both, turn, obligation if n_passed == 0 else _FRESH, accepting))
+                if n_passed or obligation == start:
+                    obligation = _FRESH
+                result.append((both, turn, obligation, accepting))
                 continue
             is_last = turn + 1 == n_turns
             if n_passed + 1 == n_turns:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from prudent.ltl._graph import components
 from prudent.ltl._sketch import Table
 
-_N_WORDS = 48
+_N_WORDS = 40
 _MAX_PAIRS = 20_000
 
 
@@ -79,7 +79,7 @@ class Languages:
         signature = [0] * n
         det = [q for q in range(n) if self.is_det[q]]
         others = [q for q in range(n) if not self.is_det[q]]
-        for bit, (word, start) in enumerate(random_words(len(table.guards))):
+        for bit, (word, start) in enumerate(random_words(len(table.guards))[: 10 + 2 * n]):
             length = len(word)
             by_position: list[set[int]] = [set()] * length
             by_position[start] = self._accepted_from(word, start, det)

@@ -26,18 +26,19 @@ _MAX_TRIALS = 150
 def reduce_table(table: Table, bdd: BDD, tick: Callable[[], None] = lambda: None) -> Table:
     """Return an equivalent table with fewer states."""
     table = trim(table)
-    for _ in range(4):
-        before = (table.n_states, sum(map(len, table.epsilon)))
+    while True:
         table = merge_letters(merge_bisimilar(table), bdd)
         if not 1 < table.n_states <= _MAX_STATES:
             return table
         tick()
         table = trim(merge_equal(table))
+        if not any(table.epsilon):
+            return merge_letters(table, bdd)
         tick()
+        n_states = table.n_states
         table = trim(prune_jumps(table))
-        if (table.n_states, sum(map(len, table.epsilon))) == before:
-            break
-    return merge_letters(table, bdd)
+        if table.n_states == n_states:
+            return merge_letters(table, bdd)
 
 
 def _graph(table: Table) -> list[list[int]]:
@@ -172,8 +173,9 @@ def merge_equal(table: Table) -> Table:
     ]
     epsilon = [{outside.get(p, p) for p in e} for e in epsilon]
     merged = Table(table.guards, target, table.accepting, epsilon, outside.get(table.initial, table.initial), table.labels)
+    is_open = any(len({image[q] for q in members}) > 1 for members in classes)
     merged = _select(merged, lambda q: image[q] if q >= 0 else -1)
-    return _try_merges(merged)
+    return _try_merges(merged) if is_open else merged
 
 
 def _component_kinds(table: Table, component: list[int]) -> list[str]:
@@ -248,7 +250,7 @@ def _keeps_language(table: Table, p: int, q: int, signature: int) -> bool:
         table.labels * 2,
     )
     words = random_words(len(table.guards))
-    if any(bool(signature >> bit & 1) != accepts_word(both, n + q, *word) for bit, word in enumerate(words)):
+    if any(bool(signature >> bit & 1) != accepts_word(both, n + q, *word) for bit, word in enumerate(words[: 10 + 2 * n])):
         return False
     languages = Languages.__new__(Languages)
     languages.table, languages.is_det = both, [True] * (2 * n)

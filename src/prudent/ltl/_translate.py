@@ -25,9 +25,13 @@ _VARIANTS = (
 )
 
 
-def build_table(formula, space, variant, max_states):
+def build_table(formula, space, variant, max_states, seen):
     sketch = Sketch(max_states)
     builder = LimitDeterministicBuilder(formula, space, sketch, *variant)
+    key = (builder.initial, tuple(map(tuple, sketch.rows)), tuple(map(tuple, sketch.epsilon)))
+    if key in seen:
+        return None
+    seen.add(key)
     return tabulate(sketch, builder.initial, space.bdd, _MAX_CLASSES)
 
 
@@ -44,10 +48,14 @@ def translate(formula, *, max_states: int = 20_000, budget_seconds: float = 60.0
     space = AfterSpace(formula.propositions, tick)
     best = None
     failure = None
+    seen = set()
+    global WON
     for variant in variants:
         limit = max_states if best is None else min(max_states, 6 * best.n_states + 40)
         try:
-            table = build_table(simple, space, variant, limit)
+            table = build_table(simple, space, variant, limit, seen)
+            if table is None:
+                continue
             if reduce:
                 table = reduce_table(table, space.bdd, tick)
         except TranslationLimitError as error:
@@ -55,6 +63,7 @@ def translate(formula, *, max_states: int = 20_000, budget_seconds: float = 60.0
             continue
         if best is None or table.n_states < best.n_states:
             best = table
+            WON = variant
         if best.n_states <= 1:
             break
     if best is None:
