@@ -122,7 +122,7 @@ def _settle(mdp, method, steps, reward, U, gamma, K, alpha, epsilon, zeta, patie
     for name, value in (("U", U), ("gamma", gamma)):
         if isinstance(value, str) and value != "auto":
             raise ValueError(f"{name} must be a number or 'auto', got {value!r}.")
-    bounds = sufficient_bounds(mdp.n_states, mdp.minimum_probability, None if isinstance(U, str) else U)
+    bounds = sufficient_bounds(mdp.n_states, mdp.minimum_probability)
     settings = Settings(
         method=method,
         steps=int(steps),

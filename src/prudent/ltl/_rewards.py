@@ -58,19 +58,16 @@ class Bounds:
     n_between: float
 
 
-def sufficient_bounds(n_states: int, p_min: float, U: float | None = None) -> Bounds:
-    """U and gamma that make reward-optimal policies optimal for the formula.
+def sufficient_bounds(n_states: int, p_min: float) -> Bounds:
+    """U and gamma that make reward-optimal policies optimal for the formula, for any model of this size.
 
-    A given ``U`` is taken as 1 / C_reject, as the thesis does for its tasks.
-
-    >>> bounds = sufficient_bounds(64, 1 / 3, U=0.1)
-    >>> round(bounds.gamma, 5)
-    0.9988
+    >>> bounds = sufficient_bounds(64, 1 / 3)
+    >>> round(bounds.U, 4), round(bounds.gamma, 5)
+    (0.0052, 0.99992)
     """
-    c_accept, n_between = n_states / p_min, float(n_states)
-    c_reject = n_states / p_min if U is None else 1.0 / U
-    gamma = 1.0 - 1.0 / (c_reject * n_between + c_accept)
-    return Bounds(1.0 / c_reject, gamma, c_reject, c_accept, n_between)
+    c_reject = c_accept = n_states / p_min
+    n_between = float(n_states)
+    return Bounds(1.0 / c_reject, 1.0 - 1.0 / (c_reject * n_between + c_accept), c_reject, c_accept, n_between)
 
 
 @njit(cache=True)

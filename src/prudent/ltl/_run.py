@@ -30,7 +30,7 @@ class Settings:
     episode_length: int
     evaluate_every: int
     sufficient_gamma: float
-    """The gamma that the thesis's bounds ask for with this U; a smaller one may be biased towards short paths."""
+    """The gamma that is enough for any model of this size; a smaller one may favour short paths over sure ones."""
 
 
 @dataclass(frozen=True, eq=False)
