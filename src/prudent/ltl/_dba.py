@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from prudent.ltl._after import MU, NU, AfterSpace, has_operator
 from prudent.ltl._formula import Formula, temporal
-from prudent.ltl._sketch import Sketch
+from prudent.ltl._sketch import Edges, Sketch
 
 _FRESH = -1  # no obligation taken up yet in this turn
-
-Edges = list[tuple[int, int, bool]]
 
 
 class RecurrenceBuilder:
@@ -64,7 +62,7 @@ class RecurrenceBuilder:
 
     def _state(self, fs: tuple[int, ...], n_live: int, goals: tuple[Formula, ...], turn: int, pending: int) -> int:
         key = ("det", fs, n_live, goals, turn, pending)
-        return self.sketch.state(key, "", lambda: self._expand(fs, n_live, goals, turn, pending))
+        return self.sketch.state(key, lambda: self._expand(fs, n_live, goals, turn, pending))
 
     def _expand(self, fs: tuple[int, ...], n_live: int, goals: tuple[Formula, ...], turn: int, pending: int) -> Edges:
         space, bdd = self.space, self.space.bdd

@@ -7,6 +7,7 @@ the initial part the tests are sound (a "yes" is proved) and nearly complete: th
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import lru_cache
 
 from prudent.ltl._graph import components
@@ -65,13 +66,15 @@ def accepts_word(table: Table, q: int, word: tuple[int, ...], start: int) -> boo
 class Languages:
     """Language tests on a table whose states all have non-empty languages."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(
+        self, table: Table, tick: Callable[[], None] = lambda: None, signature: list[int] | None = None
+    ) -> None:
         self.table = table
+        self.tick = tick
         self.is_det = deterministic_part(table)
         self._yes: set[tuple[int, int]] = set()
         self._no: set[tuple[int, int]] = set()
-        self._covered: dict[tuple[int, int], bool] = {}
-        self.signature = self._signatures()
+        self.signature = self._signatures() if signature is None else signature
 
     def _signatures(self) -> list[int]:
         """Return one bit for each random word: whether the state accepts it."""
@@ -145,6 +148,7 @@ class Languages:
             return True
         if (p, q) in self._no:
             return False
+        self.tick()
         if self.is_det[p]:
             result = self._deterministic(p, q) if self.is_det[q] else self._jumps_cover(p, q)
         else:

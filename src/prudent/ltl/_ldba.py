@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from prudent.ltl._after import MU, NU, AfterSpace, has_operator, is_recurrence, is_suspendable
-from prudent.ltl._dba import Edges, RecurrenceBuilder
+from prudent.ltl._dba import RecurrenceBuilder
 from prudent.ltl._formula import FALSE, TRUE, Formula, conjunction, rebuild, temporal
-from prudent.ltl._sketch import Sketch, TranslationLimitError
+from prudent.ltl._sketch import Edges, Sketch, TranslationLimitError
 
 _MAX_GUESSES = 12
 
@@ -65,7 +65,7 @@ class LimitDeterministicBuilder:
             return self._deterministic(f)
         if not any(has_operator(psi, MU) for psi in support):
             return self._deterministic(f)
-        return self.sketch.state(("initial", f), "", lambda: self._expand(f))
+        return self.sketch.state(("initial", f), lambda: self._expand(f))
 
     def _deterministic(self, f: int) -> int:
         return self.deterministic.enter(f)

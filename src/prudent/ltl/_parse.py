@@ -24,7 +24,7 @@ class _Token(NamedTuple):
 
 
 _SYMBOLS = {
-    "(": "(", ")": ")", "!": "!", "~": "!", "[]": "G", "<>": "F", "()": "X",
+    "(": "(", ")": ")", "!": "!", "~": "!", "[]": "G", "<>": "F",
     "&": "&", "&&": "&", "/\\": "&", "|": "|", "||": "|", "\\/": "|", "^": "^",
     "->": "->", "=>": "->", "-->": "->", "<->": "<->", "<=>": "<->", "<-->": "<->",
 }  # fmt: skip
@@ -33,13 +33,15 @@ _WORDS = {
     "false": "false", "False": "false", "FALSE": "false", "0": "false",
     "U": "U", "R": "R", "V": "R", "W": "W", "M": "M", "xor": "^",
 }  # fmt: skip
-_SYMBOL = re.compile("|".join(re.escape(s) for s in sorted(_SYMBOLS, key=len, reverse=True) if s != "()"))
+_SYMBOL = re.compile("|".join(re.escape(s) for s in sorted(_SYMBOLS, key=len, reverse=True)))
 _WORD = re.compile(r"[A-Za-z_0-9][A-Za-z0-9_.]*")
 _GLUED = re.compile(r"[FGX]+(?![0-9])")
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)+)"|\'((?:[^\'\\]|\\.)+)\'', re.DOTALL)
 _PREFIX = frozenset("!XFG")
-_LEVELS = ("|", "^", "&")
-_MAX_DEPTH = 150
+_STRENGTH = {"->": 1, "<->": 1, "|": 2, "^": 3, "&": 4, "U": 5, "R": 5, "W": 5, "M": 5}
+_GROUPS_RIGHT = (1, 5)
+_MAX_DEPTH = 100  # Python's own stack allows about 1000 calls, and three are needed here for each level
+_SHOWN = 50  # characters shown on each side of an error
 
 
 def parse(text: str) -> Formula:
@@ -80,7 +82,7 @@ class _Reader:
     def read(self) -> Formula:
         if self.tokens[0].kind == "end":
             self._fail("a formula needs at least one proposition or constant, got empty text", 0, 'Write "true" or "a".')
-        formula = self._implication()
+        formula = self._expression(0)
         token = self.tokens[self.at]
         if token.kind == ")":
             self._fail("every ')' needs a '(' before it, got an extra ')'", token.start, "Remove it, or open earlier.")
@@ -90,9 +92,9 @@ class _Reader:
         return formula
 
     def _fail(self, rule: str, start: int, cure: str) -> NoReturn:
-        line_start = self.text.rfind("\n", 0, start) + 1
-        line = self.text[line_start:].split("\n", 1)[0].replace("\t", " ")
-        caret = " " * (start - line_start) + "^"
+        begin = max(self.text.rfind("\n", 0, start) + 1, start - _SHOWN)
+        line = self.text[begin : start + _SHOWN].split("\n", 1)[0].replace("\t", " ")
+        caret = " " * (start - begin) + "^"
         raise FormulaError(f"{rule} at character {start + 1}. {cure}\n  {line}\n  {caret}")
 
     def _scan(self) -> list[_Token]:
@@ -104,7 +106,7 @@ class _Reader:
             elif match := _SYMBOL.match(text, at):
                 tokens.append(_Token(_SYMBOLS[match.group()], match.group(), at))
                 at = match.end()
-            elif text[at] == '"':
+            elif text[at] in "\"'":
                 at = self._scan_quoted(tokens, at)
             elif match := _WORD.match(text, at):
                 self._scan_word(tokens, match.group(), at)
@@ -118,10 +120,8 @@ class _Reader:
     def _scan_quoted(self, tokens: list[_Token], at: int) -> int:
         match = _QUOTED.match(self.text, at)
         if match is None:
-            self._fail("a quoted name needs a closing quote, got none", at, 'Close it: "name".')
-        name = re.sub(r"\\(.)", r"\1", match.group(1), flags=re.DOTALL)
-        if not name:
-            self._fail('a proposition needs a name of at least one character, got ""', at, 'Write "name".')
+            self._fail("a quoted name needs a character or more and a closing quote, got less", at, 'Write "name".')
+        name = re.sub(r"\\(.)", r"\1", match.group(1) or match.group(2), flags=re.DOTALL)
         tokens.append(_Token("name", name, at))
         return match.end()
 
@@ -144,43 +144,27 @@ class _Reader:
         self.at += 1
         return token
 
-    def _implication(self) -> Formula:
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            cure = "Name parts of the formula and combine them with & and |."
-            self._fail(f"operators nest at most {_MAX_DEPTH} deep", self.tokens[self.at].start, cure)
-        left = self._level(0)
-        if token := self._take("->", "<->"):
-            right = self._implication()
-            left = left.negate() | right if token.kind == "->" else equivalence(left, right)
-        self.depth -= 1
+    def _expression(self, weakest: int) -> Formula:
+        """Read operands joined by operators that bind at least as strongly as ``weakest``."""
+        left = self._prefix()
+        while (level := _STRENGTH.get(self.tokens[self.at].kind, 0)) >= max(weakest, 1):
+            op = self.tokens[self.at].kind
+            self.at += 1
+            # Operators that group to the right let their own kind through on the right.
+            right = self._expression(level if level in _GROUPS_RIGHT else level + 1)
+            left = self._combine(op, left, right)
         return left
 
-    def _level(self, level: int) -> Formula:
-        if level == len(_LEVELS):
-            return self._until()
-        parts = [self._level(level + 1)]
-        while self._take(_LEVELS[level]):
-            parts.append(self._level(level + 1))
-        if _LEVELS[level] == "|":
-            return disjunction(parts)
-        if _LEVELS[level] == "&":
-            return conjunction(parts)
-        result = parts[0]
-        for part in parts[1:]:
-            result = equivalence(result.negate(), part)
-        return result
-
-    def _until(self) -> Formula:
-        # A chain  a U b R c  groups to the right: collected first, then folded from the end, to spare the stack.
-        operands, operators = [self._prefix()], []
-        while token := self._take("U", "R", "W", "M"):
-            operators.append(token.kind)
-            operands.append(self._prefix())
-        result = operands.pop()
-        while operators:
-            result = temporal(operators.pop(), operands.pop(), result)
-        return result
+    def _combine(self, op: str, left: Formula, right: Formula) -> Formula:
+        if op == "&":
+            return conjunction((left, right))
+        if op == "|":
+            return disjunction((left, right))
+        if op == "->":
+            return left.negate() | right
+        if op in ("<->", "^"):
+            return equivalence(left if op == "<->" else left.negate(), right)
+        return temporal(op, left, right)
 
     def _prefix(self) -> Formula:
         prefixes = []
@@ -199,7 +183,12 @@ class _Reader:
         if token.kind in ("true", "false"):
             return TRUE if token.kind == "true" else FALSE
         if token.kind == "(":
-            inner = self._implication()
+            self.depth += 1
+            if self.depth > _MAX_DEPTH:
+                cure = "Name parts of the formula and combine them with & and |."
+                self._fail(f"parentheses nest at most {_MAX_DEPTH} deep", token.start, cure)
+            inner = self._expression(0)
+            self.depth -= 1
             if not self._take(")"):
                 found = self.tokens[self.at]
                 if found.kind == "end":

@@ -30,13 +30,11 @@ def reduce_table(table: Table, bdd: BDD, tick: Callable[[], None] = lambda: None
         table = merge_letters(merge_bisimilar(table), bdd)
         if not 1 < table.n_states <= _MAX_STATES:
             return table
-        tick()
-        table = trim(merge_equal(table))
+        table = trim(merge_equal(table, tick))
         if not any(table.epsilon):
             return merge_letters(table, bdd)
-        tick()
         n_states = table.n_states
-        table = trim(prune_jumps(table))
+        table = trim(prune_jumps(table, tick))
         if table.n_states == n_states:
             return merge_letters(table, bdd)
 
@@ -82,7 +80,7 @@ def _select(table: Table, image: Callable[[int], int]) -> Table:
         [mark and p >= 0 for p, mark in zip(row, table.accepting[q], strict=True)] for row, q in zip(target, order, strict=True)
     ]
     epsilon = [{moved[p] for p in table.epsilon[q]} - {-1} for q in order]
-    return Table(table.guards, target, accepting, epsilon, number[initial], [table.labels[q] for q in order])
+    return Table(table.guards, target, accepting, epsilon, number[initial])
 
 
 def normalise_acceptance(table: Table) -> None:
@@ -140,9 +138,9 @@ def merge_bisimilar(table: Table) -> Table:
     return _select(table, lambda q: first[block[q]] if q >= 0 else -1)
 
 
-def merge_equal(table: Table) -> Table:
+def merge_equal(table: Table, tick: Callable[[], None]) -> Table:
     """Merge states of equal language wherever that is safe."""
-    languages = Languages(table)
+    languages = Languages(table, tick)
     component = components(_graph(table))
     kind = _component_kinds(table, component)
     classes = _language_classes(table, languages)
@@ -172,10 +170,10 @@ def merge_equal(table: Table) -> Table:
         for q, row in enumerate(table.target)
     ]
     epsilon = [{outside.get(p, p) for p in e} for e in epsilon]
-    merged = Table(table.guards, target, table.accepting, epsilon, outside.get(table.initial, table.initial), table.labels)
+    merged = Table(table.guards, target, table.accepting, epsilon, outside.get(table.initial, table.initial))
     is_open = any(len({image[q] for q in members}) > 1 for members in classes)
     merged = _select(merged, lambda q: image[q] if q >= 0 else -1)
-    return _try_merges(merged) if is_open else merged
+    return _try_merges(merged, tick) if is_open else merged
 
 
 def _component_kinds(table: Table, component: list[int]) -> list[str]:
@@ -212,11 +210,11 @@ def _language_classes(table: Table, languages: Languages) -> list[list[int]]:
     return [members for found in groups.values() for members in found]
 
 
-def _try_merges(table: Table) -> Table:
+def _try_merges(table: Table, tick: Callable[[], None]) -> Table:
     """Merge states of equal language in one component of the deterministic part when a proof succeeds afterwards."""
     n_trials = 0
     while table.n_states <= 60:
-        languages = Languages(table)
+        languages = Languages(table, tick)
         pairs = [
             (p, q)
             for members in _language_classes(table, languages)
@@ -247,22 +245,19 @@ def _keeps_language(table: Table, p: int, q: int, signature: int) -> bool:
         table.accepting + table.accepting,
         [set() for _ in range(2 * n)],
         0,
-        table.labels * 2,
     )
     words = random_words(len(table.guards))
     if any(bool(signature >> bit & 1) != accepts_word(both, n + q, *word) for bit, word in enumerate(words[: 10 + 2 * n])):
         return False
-    languages = Languages.__new__(Languages)
-    languages.table, languages.is_det = both, [True] * (2 * n)
-    languages._yes, languages._no, languages.signature = set(), set(), [0] * (2 * n)
+    languages = Languages(both, signature=[0] * (2 * n))  # the words have been tried: no filter
     return languages.included(q, n + q) and languages.included(n + q, q)
 
 
-def prune_jumps(table: Table) -> Table:
+def prune_jumps(table: Table, tick: Callable[[], None]) -> Table:
     """Drop jumps that other jumps make needless."""
     if not any(table.epsilon):
         return table
-    languages = Languages(table)
+    languages = Languages(table, tick)
     component = components(_graph(table))
     epsilon = [set(e) for e in table.epsilon]
     for q, jumps in enumerate(epsilon):
@@ -282,4 +277,4 @@ def prune_jumps(table: Table) -> Table:
             for d2, q2 in zip(table.target[d], table.target[q], strict=True)
         ):
             epsilon[q].discard(d)
-    return Table(table.guards, table.target, table.accepting, epsilon, table.initial, table.labels)
+    return Table(table.guards, table.target, table.accepting, epsilon, table.initial)

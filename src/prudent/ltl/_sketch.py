@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 from prudent.ltl._bdd import BDD
+from prudent.ltl._graph import components
+
+Edges = list[tuple[int, int, bool]]  # (guard, target, accepting)
 
 
 class TranslationLimitError(RuntimeError):
@@ -14,15 +18,15 @@ class TranslationLimitError(RuntimeError):
 class Sketch:
     """A growing automaton; states are found by their key and expanded once. A missing edge leads to the trap."""
 
-    def __init__(self, max_states: int) -> None:
+    def __init__(self, max_states: int, tick: Callable[[], None] = lambda: None) -> None:
         self.max_states = max_states
+        self.tick = tick
         self.number: dict[Hashable, int] = {}
-        self.rows: list[list[tuple[int, int, bool]]] = []  # (guard, target, accepting)
+        self.rows: list[Edges] = []
         self.epsilon: list[list[int]] = []
-        self.labels: list[str] = []
-        self._todo: list[tuple[int, Callable[[], list[tuple[int, int, bool]]]]] = []
+        self._todo: list[tuple[int, Callable[[], Edges]]] = []
 
-    def state(self, key: Hashable, label: str, expand: Callable[[], list[tuple[int, int, bool]]]) -> int:
+    def state(self, key: Hashable, expand: Callable[[], Edges]) -> int:
         """Return the state of ``key``; a new one gets its edges from ``expand()`` in :meth:`complete`."""
         found = self.number.get(key)
         if found is None:
@@ -35,12 +39,12 @@ class Sketch:
             self.number[key] = found
             self.rows.append([])
             self.epsilon.append([])
-            self.labels.append(label)
             self._todo.append((found, expand))
         return found
 
     def complete(self) -> None:
         while self._todo:
+            self.tick()
             q, expand = self._todo.pop()
             self.rows[q] = expand()
 
@@ -66,14 +70,12 @@ class Table:
         accepting: list[list[bool]],
         epsilon: list[set[int]],
         initial: int,
-        labels: list[str],
     ) -> None:
         self.guards = guards
         self.target = target
         self.accepting = accepting
         self.epsilon = epsilon
         self.initial = initial
-        self.labels = labels
 
     @property
     def n_states(self) -> int:
@@ -82,10 +84,9 @@ class Table:
 
 def tabulate(sketch: Sketch, initial: int, bdd: BDD, max_classes: int) -> Table | None:
     """Turn symbolic guards into letter classes; None if there would be more than ``max_classes``."""
-    rows: list[dict[int, Hashable]] = []
-    distinct: dict[tuple[tuple[int, int, bool], ...], int] = {}
+    rows: list[dict[int, tuple[int, bool]]] = []
     for edges in sketch.rows:
-        row: dict[int, Hashable] = {}
+        row: dict[int, tuple[int, bool]] = {}
         covered = 0
         for guard, target, accepting in edges:
             row[guard] = (target, accepting)
@@ -93,32 +94,17 @@ def tabulate(sketch: Sketch, initial: int, bdd: BDD, max_classes: int) -> Table 
         if covered != 1:
             row[bdd.negate(covered)] = (-1, False)
         rows.append(row)
-    classes: list[tuple[int, tuple[int, ...]]] = [(1, ())]
-    cuts = {tuple(sorted(row)) for row in rows}
-    for cut in sorted(cuts):
-        refined = []
-        for condition, _ in classes:
-            for guard in cut:
-                both = bdd.conj(condition, guard)
-                if both:
-                    refined.append((both, ()))
-        classes = refined
-        if len(classes) > max_classes:
+    cuts = [tuple(sorted(row)) for row in rows]
+    guards = [1]
+    for cut in sorted(set(cuts)):
+        sketch.tick()
+        guards = [both for condition in guards for guard in cut if (both := bdd.conj(condition, guard))]
+        if len(guards) > max_classes:
             return None
-    guards = [condition for condition, _ in classes]
-    target: list[list[int]] = []
-    accepting: list[list[bool]] = []
-    lookup: dict[tuple[int, ...], list[int]] = {}
-    for row in rows:
-        order = tuple(sorted(row))
-        if order not in lookup:
-            lookup[order] = [next(i for i, g in enumerate(order) if bdd.conj(g, c)) for c in guards]
-        values = [row[g] for g in order]
-        picks = lookup[order]
-        target.append([values[i][0] for i in picks])
-        accepting.append([values[i][1] for i in picks])
-    table = Table(guards, target, accepting, [set(e) for e in sketch.epsilon], initial, list(sketch.labels))
-    return merge_letters(table, bdd)
+    pick = {cut: [next(g for g in cut if bdd.conj(g, c)) for c in guards] for cut in set(cuts)}
+    target = [[row[g][0] for g in pick[cut]] for row, cut in zip(rows, cuts, strict=True)]
+    accepting = [[row[g][1] for g in pick[cut]] for row, cut in zip(rows, cuts, strict=True)]
+    return merge_letters(Table(guards, target, accepting, [set(e) for e in sketch.epsilon], initial), bdd)
 
 
 def merge_letters(table: Table, bdd: BDD) -> Table:
@@ -136,4 +122,64 @@ def merge_letters(table: Table, bdd: BDD) -> Table:
             keep.append(c)
     target = [[row[c] for c in keep] for row in table.target]
     accepting = [[row[c] for c in keep] for row in table.accepting]
-    return Table(guards, target, accepting, table.epsilon, table.initial, table.labels)
+    return Table(guards, target, accepting, table.epsilon, table.initial)
+
+
+class Rows(NamedTuple):
+    """A finished automaton with symbolic guards, one entry a state."""
+
+    edges: Sequence[Edges]
+    epsilon: Sequence[Iterable[int]]
+
+
+def rows_of(table: Table, bdd: BDD) -> tuple[Rows, int]:
+    """Return a table with symbolic guards again, and its initial state."""
+    edges: list[Edges] = []
+    for target, accepting in zip(table.target, table.accepting, strict=True):
+        merged: dict[tuple[int, bool], int] = {}
+        for guard, move in zip(table.guards, zip(target, accepting, strict=True), strict=True):
+            if move[0] >= 0:
+                merged[move] = bdd.disj(merged.get(move, 0), guard)
+        edges.append([(guard, *move) for move, guard in merged.items()])
+    return Rows(edges, table.epsilon), table.initial
+
+
+def merge_rows(rows: Rows, initial: int, bdd: BDD) -> tuple[Rows, int]:
+    """Drop hopeless states and merge bisimilar ones, with guards as they are: for automata with too many letter classes."""
+    n = len(rows.edges)
+    graph = [[t for _, t, _ in edges] + list(eps) for edges, eps in zip(rows.edges, rows.epsilon, strict=True)]
+    component = components(graph)
+    alive = [False] * (max(component, default=-1) + 1)
+    for q in sorted(range(n), key=lambda state: component[state]):
+        alive[component[q]] |= any(
+            alive[component[t]] or (mark and component[t] == component[q]) for _, t, mark in rows.edges[q]
+        ) or any(alive[component[t]] for t in rows.epsilon[q])
+    for q in range(n):  # a component is known to be alive only once all of it has been seen
+        alive[component[q]] |= any(mark and component[t] == component[q] for _, t, mark in rows.edges[q])
+    block = [0 if alive[component[q]] else -1 for q in range(n)]
+    n_blocks = 0
+    while True:
+        number: dict[object, int] = {}
+        merged: list[dict[tuple[int, bool], int]] = []
+        for edges in rows.edges:
+            row: dict[tuple[int, bool], int] = {}
+            for guard, target, mark in edges:
+                if block[target] >= 0:
+                    key = (block[target], mark)
+                    row[key] = bdd.disj(row.get(key, 0), guard)
+            merged.append(row)
+        jumps = [frozenset(block[t] for t in eps if block[t] >= 0) for eps in rows.epsilon]
+        block = [
+            -1 if block[q] < 0 else number.setdefault((block[q], frozenset(merged[q].items()), jumps[q]), len(number))
+            for q in range(n)
+        ]
+        if len(number) == n_blocks:
+            break
+        n_blocks = len(number)
+    first = {b: q for q, b in reversed(list(enumerate(block))) if b >= 0}
+    order = [block[initial]] if initial >= 0 and block[initial] >= 0 else []
+    for b in order:
+        order += [t for t in dict.fromkeys([*(t for t, _ in merged[first[b]]), *sorted(jumps[first[b]])]) if t not in order]
+    place = {b: i for i, b in enumerate(order)}
+    kept = [[(guard, place[t], mark) for (t, mark), guard in merged[first[b]].items()] for b in order]
+    return Rows(kept, [sorted(place[t] for t in jumps[first[b]]) for b in order]), 0 if order else -1
