@@ -2,8 +2,8 @@
 
     python benchmarks/ltl_agreement.py --pairs 500 --specs /path/to/rl_specs.ltl
 
-Storm runs in a child process, since some formulae crash it. Where it fails, the judge is native rational arithmetic; those
-pairs are counted apart.
+Storm runs in a child process, since some formulae crash it. Where it fails, the judge is native rational arithmetic;
+those pairs are counted apart.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ def main() -> None:
                 source = mdp.to_prism() if is_optimum else policy.to_prism(mdp)
                 model = ltl.LabelledMDP.from_prism(source)
             began = time.perf_counter()
-            if is_optimum:
-                value = ltl.optimum(model, automaton)
-            else:
-                value = ltl.check(mdp, policy, automaton)
+            value = ltl.optimum(model, automaton) if is_optimum else ltl.check(mdp, policy, automaton)
             seconds["native"] += time.perf_counter() - began
             began = time.perf_counter()
             judge = storm.ask(model, text, exact=False)

@@ -3,8 +3,8 @@
     python benchmarks/ltl_chapter.py --runs 100 --out bench-out/ltl         # everything; run again to resume
     python benchmarks/ltl_chapter.py --runs 3 --quick --out bench-out/ltl   # a tenth of the budgets
 
-Each run appends one JSON line to ``runs.jsonl``; runs already there are not repeated. Tables and figures are made from that
-file alone.
+Each run appends one JSON line to ``runs.jsonl``; runs already there are not repeated. Tables and figures are made
+from that file alone.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def run_missing(jobs, arguments) -> int:
     models = {}
     for task, make in TASKS.items():
         model = make()
-        translated = ltl.translate(ltl.parse(model.task.formula))
+        translated = ltl.translate(ltl.parse(model.goal))
         models[task] = model, one_disjunct_each(task) if arguments.automata == "thesis" else translated
     machine = {"python": platform.python_version(), "numba": numba.__version__, "numpy": np.__version__}
     machine["commit"] = subprocess.run(

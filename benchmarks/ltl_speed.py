@@ -35,13 +35,18 @@ def main() -> None:
     time_optimum(arguments)
 
 
-def best_seconds(function, repeats: int) -> float:
+def best_seconds(repeats: int, function, *arguments, **options) -> float:
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
-        function()
+        function(*arguments, **options)
         times.append(time.perf_counter() - began)
     return min(times)
+
+
+def check_often(checker: ltl.Checker, policy: ltl.Policy, times: int) -> None:
+    for _ in range(times):
+        checker(policy)
 
 
 def time_learners(arguments) -> None:
@@ -49,23 +54,25 @@ def time_learners(arguments) -> None:
     print("|---|---|---|---|---|")
     for make in TASKS:
         mdp = make()
-        checker = ltl.Checker(mdp, mdp.task.formula)
+        checker = ltl.Checker(mdp, mdp.goal)
         tables = make_tables(checker.product)
-        rates = Rates(0.1, 0.1, 0.99, mdp.task.episode_length, mdp.task.patience)
+        task = mdp.task
+        assert task is not None
+        rates = Rates(0.1, 0.1, 0.99, task.episode_length, task.patience or -1)
         speeds = []
         for is_counterfactual in (False, True):
             q_table, best = make_q(checker.product, 0.2)
             position, rng = np.array([UNSTARTED, 0, 0, 0, 0]), seed_state(0)
-            rewards = reward_table("linear", 0.1, mdp.task.counter)
+            rewards = reward_table("linear", 0.1, task.counter)
             state = (tables, rates, q_table, best, position, rng, rewards, is_counterfactual)
             run_counter(10_000, *state)
-            seconds = best_seconds(lambda state=state: run_counter(arguments.steps, *state), arguments.repeats)
+            seconds = best_seconds(arguments.repeats, run_counter, arguments.steps, *state)
             speeds.append(arguments.steps / seconds / 1e6)
         options = {"steps": arguments.steps, "progress": False}
-        seconds = best_seconds(lambda mdp=mdp: ltl.learn(mdp, checker.automaton, **options), arguments.repeats)
+        seconds = best_seconds(arguments.repeats, ltl.learn, mdp, checker.automaton, **options)
         whole = arguments.steps / seconds / 1e6
         n_q = checker.automaton.n_states
-        print(f"| {mdp.task.name} | {n_q} | {speeds[0]:.1f} | {speeds[1]:.1f} | {whole:.1f} |")
+        print(f"| {task.name} | {n_q} | {speeds[0]:.1f} | {speeds[1]:.1f} | {whole:.1f} |")
 
 
 def time_checks(arguments) -> None:
@@ -73,16 +80,16 @@ def time_checks(arguments) -> None:
     print("|---|---|---|---|")
     for make in TASKS:
         mdp = make()
-        formula = ltl.parse(mdp.task.formula)
+        formula = ltl.parse(mdp.goal)
         policy = ltl.learn(mdp, formula, steps=500_000, progress=False).policy
         checker = ltl.Checker(mdp, formula)
         checker(policy)
-        prebuilt = best_seconds(lambda: [checker(policy) for _ in range(100)], arguments.repeats) / 100
-        whole = best_seconds(lambda: ltl.check(mdp, policy, formula), arguments.repeats)
+        prebuilt = best_seconds(arguments.repeats, check_often, checker, policy, 100) / 100
+        whole = best_seconds(arguments.repeats, ltl.check, mdp, policy, formula)
         storm = float("nan")
         if not arguments.no_storm:
-            storm = best_seconds(lambda: ltl.check(mdp, policy, formula, backend="storm"), arguments.repeats)
-        print(f"| {mdp.task.name} | {prebuilt * 1e3:.3f} | {whole * 1e3:.1f} | {storm * 1e3:.1f} |")
+            storm = best_seconds(arguments.repeats, ltl.check, mdp, policy, formula, backend="storm")
+        print(f"| {make.__name__} | {prebuilt * 1e3:.3f} | {whole * 1e3:.1f} | {storm * 1e3:.1f} |")
 
 
 def corridor(size: int) -> ltl.LabelledMDP:
@@ -116,7 +123,7 @@ def time_optimum(arguments) -> None:
             mdp = make(size)
             n_product = len(unfold(ltl.Checker(mdp, automaton).product).state)
             value = ltl.optimum(mdp, formula)
-            native = best_seconds(lambda: ltl.optimum(mdp, formula), 2)
+            native = best_seconds(2, ltl.optimum, mdp, formula)
             storm, difference = float("nan"), float("nan")
             if not arguments.no_storm:
                 began = time.perf_counter()

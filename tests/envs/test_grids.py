@@ -82,7 +82,7 @@ def test_tasks_have_their_known_optimum(make, n_states, optimum, steps):
     mdp = make()
     assert mdp.n_states == n_states
     assert mdp.task.steps == steps
-    assert ltl.optimum(mdp, mdp.task.formula) == pytest.approx(optimum, abs=1e-12)
+    assert ltl.optimum(mdp, mdp.goal) == pytest.approx(optimum, abs=1e-12)
 
 
 def test_frozen_lake_slips_everywhere_but_in_holes_and_camp_a():

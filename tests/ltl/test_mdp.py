@@ -122,7 +122,7 @@ def test_prism_constants_and_unnamed_choices(tmp_path):
     path = tmp_path / "m.prism"
     path.write_text(
         "mdp\nconst double p;\nmodule m\n s:[0..2] init 0;\n [go] s=0 -> p:(s'=1)+1-p:(s'=2);\n [] s=0 -> (s'=0);\n"
-        " [] s=0 -> (s'=2);\n [] s>0 -> true;\nendmodule\nlabel \"a\" = s=1;\n"
+        ' [] s=0 -> (s\'=2);\n [] s>0 -> true;\nendmodule\nlabel "a" = s=1;\n'
     )
     mdp = ltl.LabelledMDP.from_prism(path, constants="p=0.25")
     assert mdp.n_choices == 5 and {"go", "act", "act_1"} == set(mdp.actions)

@@ -69,7 +69,11 @@ def test_emptiness_needs_every_set_on_one_cycle():
 
 
 GENERALISED = ltl.Automaton(
-    ("a", "b"), 0, edges([("a & b", 0, [0, 1]), ("a & !b", 0, [0]), ("!a & b", 0, [1]), ("!a & !b", 0, [])]), [()], n_sets=2
+    ("a", "b"),
+    0,
+    edges([("a & b", 0, [0, 1]), ("a & !b", 0, [0]), ("!a & b", 0, [1]), ("!a & !b", 0, [])]),
+    [()],
+    n_sets=2,
 )
 
 
@@ -97,7 +101,9 @@ def test_thinning_leaves_one_mark_for_each_round():
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(
-    st.sampled_from(["G F a & G F b", "F G a | G F b", "G (a -> X F b)", "F (a & X G F b)", "G a", "F b"]), words, cycles
+    st.sampled_from(["G F a & G F b", "F G a | G F b", "G (a -> X F b)", "F (a & X G F b)", "G a", "F b"]),
+    words,
+    cycles,
 )
 def test_thinning_keeps_the_language(text, prefix, cycle):
     automaton = ltl.translate(ltl.parse(text))

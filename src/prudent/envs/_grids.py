@@ -64,9 +64,10 @@ def grid(
     index = {cell: i for i, cell in enumerate(cells)}
 
     def state_at(what: str, cell: Cell) -> int:
-        if tuple(cell) not in index:
-            raise ValueError(f"{what} is at {tuple(cell)}, which is a wall or outside the {height} x {width} map.")
-        return index[tuple(cell)]
+        row, column = cell
+        if (row, column) not in index:
+            raise ValueError(f"{what} is at {(row, column)}, which is a wall or outside the {height} x {width} map.")
+        return index[row, column]
 
     def move(cell: Cell, action: int) -> int:
         target = (cell[0] + _MOVES[action][0], cell[1] + _MOVES[action][1])

@@ -32,7 +32,7 @@ def frozen_lake() -> LabelledMDP:
 
 
 def office_world() -> LabelledMDP:
-    """An 11 x 15 office: patrol a and b, or write a letter and then patrol tea and workplace, and never hit an obstacle."""
+    """An 11 x 15 office: patrol a and b, or write a letter and then patrol tea and workplace; hit no obstacle."""
     text = """
         . . . # . . . # . . . # . . .
         . . . > . . . . . . . . . . .

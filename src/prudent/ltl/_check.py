@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Literal, overload
 
 import numpy as np
 
@@ -90,6 +91,14 @@ class Checker:
         )
 
 
+@overload
+def check(
+    mdp: LabelledMDP, policy: Policy, goal: Goal, *, backend: str = "native", exact: Literal[False] = False
+) -> float: ...
+@overload
+def check(
+    mdp: LabelledMDP, policy: Policy, goal: Goal, *, backend: str = "native", exact: Literal[True]
+) -> Fraction: ...
 def check(
     mdp: LabelledMDP, policy: Policy, goal: Goal, *, backend: str = "native", exact: bool = False
 ) -> float | Fraction:
@@ -123,6 +132,10 @@ def check(
     return run_prism(policy.to_prism(mdp), f"P=? [ {formula.to_prism()} ]", exact)
 
 
+@overload
+def optimum(mdp: LabelledMDP, goal: Goal, *, backend: str = "native", exact: Literal[False] = False) -> float: ...
+@overload
+def optimum(mdp: LabelledMDP, goal: Goal, *, backend: str = "native", exact: Literal[True]) -> Fraction: ...
 def optimum(mdp: LabelledMDP, goal: Goal, *, backend: str = "native", exact: bool = False) -> float | Fraction:
     """Largest probability of ``goal`` over all policies. Parameters as for :func:`check`.
 

@@ -1,14 +1,14 @@
 """Exact probability that a policy's path satisfies an automaton: one pass over strongly connected components.
 
-Nodes are triples (s, m, q): state, the policy's memory, and the automaton that judges. Only environment steps are edges of
-the chain; an epsilon move of the judge is an option to jump, and the judge takes the best (for a limit-deterministic
-automaton that is good for MDPs, the best run accepts with the probability of the formula). Epsilon moves of the *policy*
-change its memory at once and take no time.
+Nodes are triples (s, m, q): state, the policy's memory, and the automaton that judges. Only environment steps are
+edges of the chain; an epsilon move of the judge is an option to jump, and the judge takes the best (for a
+limit-deterministic automaton that is good for MDPs, the best run accepts with the probability of the formula).
+Epsilon moves of the *policy* change its memory at once and take no time.
 
-Tarjan's algorithm emits components in reverse topological order, so each is solved when all it leads to is known. Bottom
-components have value 0 or 1 by their acceptance alone, and components whose exits agree take that value: probabilities 0
-and 1 are graph facts, free of rounding. The rest is solved by state elimination without subtractions (Grassmann, Taksar
-and Heyman, 1985), which keeps full relative accuracy.
+Tarjan's algorithm emits components in reverse topological order, so each is solved when all it leads to is known.
+Bottom components have value 0 or 1 by their acceptance alone, and components whose exits agree take that value:
+probabilities 0 and 1 are graph facts, free of rounding. The rest is solved by state elimination without subtractions
+(Grassmann, Taksar and Heyman, 1985), which keeps full relative accuracy.
 """
 
 import numpy as np
@@ -45,8 +45,8 @@ def resolve_memory(action, n_actions, state, memory):
 def expand(action, row_of, row_start, successor, probability, next_m, next_q, epsilon, first, first_m, first_q, index):
     """Reachable nodes and their edges.
 
-    ``index`` maps a node's code to its number, -1 elsewhere; the caller resets it with the returned codes. Edges of node i
-    are ``start[i]`` to ``start[i + 1]``, first the epsilon jumps (weight 0), then the environment steps.
+    ``index`` maps a node's code to its number, -1 elsewhere; the caller resets it with the returned codes. Edges of
+    node i are ``start[i]`` to ``start[i + 1]``, first the epsilon jumps (weight 0), then the environment steps.
     """
     n_actions = row_of.shape[1]
     n_m, n_q = next_m.shape[1], next_q.shape[1]
@@ -116,7 +116,7 @@ def expand(action, row_of, row_start, successor, probability, next_m, next_q, ep
 
 @njit(cache=True, nogil=True)
 def eliminate(inside, gain, leave, value):
-    """Solve x = inside x + gain, where each row's ``inside`` and ``leave`` sum to one, by state elimination, in place."""
+    """Solve x = inside x + gain in place, where each row's ``inside`` and ``leave`` sum to one."""
     n = len(gain)
     pivot = np.empty(n)
     columns = np.empty(n, np.int64)

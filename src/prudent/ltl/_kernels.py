@@ -1,11 +1,12 @@
 """Numba loops of the Q-learners on the product of a labelled MDP and an automaton.
 
-The Q table is indexed by (state, automaton state, slot); slots are the environment's actions, then the epsilon moves of the
-automaton state. Slots that do not exist hold -inf. ``best`` caches the maximum over slots, so that a backup reads one number.
-A kernel continues from ``position`` and the generator's state, so that a run can be stopped for evaluation and go on.
+The Q table is indexed by (state, automaton state, slot); slots are the environment's actions, then the epsilon moves
+of the automaton state. Slots that do not exist hold -inf. ``best`` caches the maximum over slots, so that a backup
+reads one number. A kernel continues from ``position`` and the generator's state, so that a run can be stopped for
+evaluation and go on.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -13,12 +14,13 @@ from numba import njit
 from prudent.ltl._product import Product
 from prudent.ltl._rng import below, next_word, uniform
 
-# Without Numba's reference counting, which takes longer than the step itself when arrays pass to the helpers below (2.7 against
-# 14 million steps a second). It is needed only by code that allocates, and these kernels do not.
-kernel = njit(cache=True, nogil=True, _nrt=False)
+# Without Numba's reference counting, which takes longer than the step itself when arrays pass to the helpers below
+# (2.7 against 14 million steps a second). It is needed only by code that allocates, and these kernels do not.
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+kernel = njit(**_OPTIONS)
 
-# State in the ``position`` array (state, automaton state, counter, age of the episode, steps since acceptance) that asks for
-# a new episode.
+# State in the ``position`` array (state, automaton state, counter, age of the episode, steps since acceptance) that
+# asks for a new episode.
 UNSTARTED = -1
 
 
@@ -213,7 +215,7 @@ def run_counter(n_steps, tables, rates, q_table, best, position, rng, rewards, i
 
 @kernel
 def run_hahn(n_steps, tables, rates, q_table, best, position, rng, zeta):
-    """Hahn et al. 2019: an accepting transition ends the episode with reward 1 with probability 1 - zeta; no discount."""
+    """Hahn et al. 2019: with probability 1 - zeta an acceptance pays 1 and ends the episode; no discount."""
     row_of, row_start, successor, cumulative, next_q, accepting, epsilon = tables[:7]
     options, n_options, n_epsilon, first, first_cumulative, first_q, _ = tables[7:]
     alpha, explore, _, episode_length, patience = rates

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, overload
 
 import numpy as np
 
@@ -31,7 +33,11 @@ METHODS = ("kc", "cf", "cf+kc", "bozkurt", "hahn", "hasanbeig")
 _WITHOUT_COUNTER = ("cf", "bozkurt")
 
 
-def learn(
+@overload
+def learn(mdp: LabelledMDP, goal: Goal, *, seed: int = 0, **settings: Any) -> LearningRun: ...
+@overload
+def learn(mdp: LabelledMDP, goal: Goal, *, seed: Sequence[int], **settings: Any) -> LearningRuns: ...
+def learn(  # pyright: ignore[reportInconsistentOverload]: the overloads leave the settings to this signature
     mdp: LabelledMDP,
     goal: Goal,
     *,
@@ -69,8 +75,8 @@ def learn(
         Largest reward, and discount of steps without reward. ``"auto"`` takes the thesis's sufficient bounds with
         |S| / p_min and |S| (see :mod:`prudent.ltl._rewards`).
     K, zeta, patience, episode_length : optional
-        Default: those of the model's task. ``patience`` is the number of steps without acceptance after which an episode
-        is cut; None never cuts, -1 is the default (the task's, or 300).
+        Default: those of the model's task. ``patience`` is the number of steps without acceptance after which an
+        episode is cut; None never cuts, -1 is the default (the task's, or 300).
     alpha, epsilon : float
         Learning rate and exploration rate.
     evaluate_every : int
@@ -179,7 +185,7 @@ def _run(product: Product, settings: Settings, seed: int, advance: Callable[[int
 
     marks = [0, *range(settings.evaluate_every, settings.steps, settings.evaluate_every), settings.steps]
     values = [evaluate()]
-    for before, after in zip(marks[:-1], marks[1:]):
+    for before, after in pairwise(marks):
         n = after - before
         if settings.method == "hahn":
             run_hahn(n, tables, rates, q_table, best, position, rng, settings.zeta)

@@ -1,13 +1,14 @@
 """Maximal probability of reaching accepting end components, by graph analysis and policy iteration.
 
 End components are collapsed first: in the quotient every policy reaches the target or a state of value zero with
-probability one, so that policy iteration converges to the one fixed point. States of value 0 and 1 are found on the graph
-alone. What remains is solved with value iteration for a first policy and exact policy evaluation after it.
+probability one, so that policy iteration converges to the one fixed point. States of value 0 and 1 are found on the
+graph alone. What remains is solved with value iteration for a first policy and exact policy evaluation after it.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -229,7 +230,7 @@ def _policy_values(quotient: Quotient, unknown: np.ndarray, policy: np.ndarray) 
         (weights[is_inner], (rows[is_inner], place[targets[is_inner]])), shape=(len(unknown), len(unknown))
     )
     solution = spla.spsolve(sp.eye_array(len(unknown), format="csc") - inner, known)
-    value[unknown] = np.clip(solution, 0.0, 1.0)
+    value[unknown] = np.clip(np.asarray(solution), 0.0, 1.0)
     return value
 
 
@@ -302,7 +303,7 @@ def rational_entries(data: np.ndarray, indptr: np.ndarray) -> list[Fraction]:
     otherwise its binary value, divided by the row's sum.
     """
     result: list[Fraction] = []
-    for start, stop in zip(indptr[:-1], indptr[1:]):
+    for start, stop in pairwise(indptr):
         values = [float(x) for x in data[start:stop]]
         simple = [Fraction(x).limit_denominator(1_000_000) for x in values]
         if sum(simple) != 1 or any(abs(float(f) - x) > 1e-14 for f, x in zip(simple, values)):

@@ -95,6 +95,13 @@ class LabelledMDP:
         return self.n_choices == self.n_states
 
     @property
+    def goal(self) -> str:
+        """The formula of the model's task."""
+        if self.task is None:
+            raise ValueError("this model has no task, so no default goal; give a formula.")
+        return self.task.formula
+
+    @property
     def minimum_probability(self) -> float:
         """The smallest non-zero transition probability (p_min in the thesis)."""
         return float(self.transitions.data.min())
@@ -198,7 +205,7 @@ class LabelledMDP:
         (frozenset({'goal'}), {0: 0.2, 1: 0.8})
         """
         slabs = _as_slabs(transitions)
-        n_actions, n_states = len(slabs), slabs[0].shape[0]
+        n_actions, n_states = len(slabs), len(slabs[0].indptr) - 1
         stacked = sp.csr_array(sp.vstack(slabs))  # row a * n_states + s
         order = np.arange(n_actions * n_states).reshape(n_actions, n_states).T.ravel()
         stacked = sp.csr_array(stacked[order])  # row s * n_actions + a
@@ -264,8 +271,8 @@ def _as_slabs(transitions: Any) -> list[sp.csr_array]:
     is_sparse_list = isinstance(transitions, (list, tuple)) and len(transitions) > 0 and sp.issparse(transitions[0])
     if is_sparse_list:
         slabs = [sp.csr_array(matrix, dtype=float) for matrix in transitions]
-        shapes = {matrix.shape for matrix in slabs}
-        if len(shapes) != 1 or len(set(next(iter(shapes)))) != 1:
+        shapes = {tuple(matrix.shape) for matrix in transitions}
+        if len(shapes) != 1 or any(rows != columns for rows, columns in shapes):
             raise ValueError(f"transitions need one square matrix for each action, all of one size; got {shapes}.")
     else:
         dense = np.asarray(transitions, dtype=float)

@@ -25,7 +25,7 @@ class PolicyFileError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """A simulated path: ``states`` has one entry more than ``actions``; ``memory[t]`` is the memory on reaching ``states[t]``."""
+    """A simulated path: one state more than actions; ``memory[t]`` is the memory on reaching ``states[t]``."""
 
     states: np.ndarray
     actions: np.ndarray
@@ -140,7 +140,9 @@ class Policy:
         states, memory = codes // n_memory, codes % n_memory
         stuck = np.flatnonzero(np.diff(start) == 0)
         if len(stuck):
-            raise ValueError(f"the policy's epsilon moves in state {mdp.name(states[stuck[0]])} never end; no chain.")
+            raise ValueError(
+                f"the policy's epsilon moves in state {mdp.name(int(states[stuck[0]]))} never end; no chain."
+            )
         import scipy.sparse as sp
 
         initial = np.zeros(len(codes))
@@ -158,7 +160,7 @@ class Policy:
         )
         return chain, states, memory
 
-    def _expand(self, product: Product):
+    def _expand(self, product: Product) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         # A judge with one state leaves nodes (state, memory).
         n_states, n_memory = product.next_q.shape
         status, codes, start, target, weight = expand(

@@ -1,7 +1,7 @@
 """Tables of the product of a labelled MDP and a limit-deterministic automaton.
 
-A product state is a pair (s, q). An environment action moves s by the MDP and q by the label of the state that is *left*;
-an epsilon action moves q alone and takes no time.
+A product state is a pair (s, q). An environment action moves s by the MDP and q by the label of the state that is
+*left*; an epsilon action moves q alone and takes no time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Goal = str | Formula | Automaton
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Flat arrays for the kernels. ``S`` states, ``A`` actions, ``C`` choices, ``Q`` automaton states, ``E`` epsilon slots.
+    """Flat arrays for the kernels. ``S`` states, ``A`` actions, ``C`` choices, ``Q`` automaton states, ``E`` epsilon
+    slots.
 
     Attributes
     ----------
@@ -143,7 +144,7 @@ def check_propositions(mdp: LabelledMDP, used) -> None:
     never = sorted(set(used).difference(*(mdp.letters[i] for i in np.unique(reached))))
     if never:
         warnings.warn(
-            f"{', '.join(map(repr, never))} holds in no reachable state of the model, so the goal sees it as always false.",
+            f"{', '.join(map(repr, never))} holds in no reachable state of the model: always false for the goal.",
             UserWarning,
             stacklevel=3,
         )
@@ -165,7 +166,8 @@ def is_empty(automaton: Automaton) -> bool:
 def degeneralise(automaton: Automaton) -> Automaton:
     """An automaton with one acceptance set: a level counts the sets visited in order, and the last one accepts.
 
-    Learners that see one reward need this: with several sets a policy without such memory cannot alternate between them.
+    Learners that see one reward need this: with several sets a policy without such memory cannot alternate between
+    them.
     """
     n_sets = automaton.n_sets
     if n_sets == 1:
@@ -191,9 +193,9 @@ def degeneralise(automaton: Automaton) -> Automaton:
 def thin_acceptance(automaton: Automaton) -> Automaton:
     """Drop acceptance marks that the language does not need (for one acceptance set).
 
-    An edge may lose its mark if it lies on no cycle free of other marked edges: who takes it for ever takes those for ever.
-    Fewer marks mean fewer rewards on paths that end badly, which is what U must outweigh; with one mark for each round of a
-    patrol instead of one for each stop, learning on the office world is several times faster.
+    An edge may lose its mark if it lies on no cycle free of other marked edges: who takes it for ever takes those for
+    ever. Fewer marks mean fewer rewards on paths that end badly, which is what U must outweigh; with one mark for
+    each round of a patrol instead of one for each stop, learning on the office world is several times faster.
     """
     if automaton.n_sets != 1:
         return automaton

@@ -20,15 +20,16 @@ LabelFunction = Callable[[Any], Iterable[str]]
 class ProductEnv(gymnasium.Wrapper, RecordConstructorArgs):
     """Product of an environment and the automaton of an LTL goal, with K-counter rewards.
 
-    Observations are dictionaries: ``observation`` of the environment and ``automaton``, the automaton's state. With a discrete
-    action space the epsilon moves are extra actions ``n``, ``n + 1``, ...: the environment does not move, no time passes.
-    With another action space an action is a dictionary: ``action``, and ``epsilon``: 0 for none, or the number of the
-    epsilon move to take first. An epsilon move that does not exist in the present state does nothing;
+    Observations are dictionaries: ``observation`` of the environment and ``automaton``, the automaton's state. With a
+    discrete action space the epsilon moves are extra actions ``n``, ``n + 1``, ...: the environment does not move, no
+    time passes. With another action space an action is a dictionary: ``action``, and ``epsilon``: 0 for none, or the
+    number of the epsilon move to take first. An epsilon move that does not exist in the present state does nothing;
     ``info["action_mask"]`` says which exist.
 
-    The reward is R_n on an accepting transition and 0 otherwise; ``info`` has ``accepting``, ``counter``, ``labels`` (of the
-    state that was left) and ``discount``: 1 - R_n on an accepting transition, ``gamma`` otherwise. Where the environment
-    terminates, ``info["satisfied"]`` says whether the goal holds if the last state's labels stay for ever.
+    The reward is R_n on an accepting transition and 0 otherwise; ``info`` has ``accepting``, ``counter``, ``labels``
+    (of the state that was left) and ``discount``: 1 - R_n on an accepting transition, ``gamma`` otherwise. Where the
+    environment terminates, ``info["satisfied"]`` says whether the goal holds if the last state's labels stay for
+    ever.
 
     Parameters
     ----------
@@ -77,7 +78,9 @@ class ProductEnv(gymnasium.Wrapper, RecordConstructorArgs):
             self._first_epsilon = int(space.start + space.n)
             self.action_space = spaces.Discrete(int(space.n) + self.n_epsilon, start=int(space.start))
         elif self.n_epsilon:
-            self.action_space = spaces.Dict({"action": env.action_space, "epsilon": spaces.Discrete(self.n_epsilon + 1)})
+            self.action_space = spaces.Dict(
+                {"action": env.action_space, "epsilon": spaces.Discrete(self.n_epsilon + 1)}
+            )
         self._q = self.automaton.initial
         self._counter = 0
         self._observation: Any = None
@@ -143,7 +146,8 @@ class ProductEnv(gymnasium.Wrapper, RecordConstructorArgs):
                 if target not in seen:
                     seen.add(target)
                     starts.append(target)
-        # Reading one letter is deterministic, so that acceptance is an accepting edge on the cycle that a state runs into.
+        # Reading one letter is deterministic, so that acceptance is an accepting edge on the cycle that a state runs
+        # into.
         for start in starts:
             q = start
             for _ in range(self.automaton.n_states):

@@ -1,10 +1,10 @@
 """Rewards of the K-counter product, and the bounds on U and gamma under which reward and satisfaction agree.
 
-On an accepting transition with counter n the reward is R_n in (0, U] and the discount 1 - R_n; otherwise the discount is
-gamma. The optimum of the reward is an optimum of the formula if U <= 1 / C_reject and
-gamma >= 1 - 1 / (C_reject N + C_accept), where C_reject bounds the expected acceptances before a rejecting component,
-C_accept the expected steps before an accepting one and N the expected steps between acceptances (Shao and Kwiatkowska,
-2023, Theorem 2). With |S| states and smallest probability p, the C are at most |S| / p and N at most |S|.
+On an accepting transition with counter n the reward is R_n in (0, U] and the discount 1 - R_n; otherwise the discount
+is gamma. The optimum of the reward is an optimum of the formula if U <= 1 / C_reject and gamma >= 1 - 1 / (C_reject N
++ C_accept), where C_reject bounds the expected acceptances before a rejecting component, C_accept the expected steps
+before an accepting one and N the expected steps between acceptances (Shao and Kwiatkowska, 2023, Theorem 2). With |S|
+states and smallest probability p, the C are at most |S| / p and N at most |S|.
 """
 
 from __future__ import annotations

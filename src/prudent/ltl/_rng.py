@@ -1,6 +1,7 @@
 """A small random generator for Numba kernels: xoshiro256++ seeded by splitmix64.
 
-Each run owns its four words of state, so that runs are reproducible one by one and independent of the number of threads.
+Each run owns its four words of state, so that runs are reproducible one by one and independent of the number of
+threads.
 """
 
 import numpy as np

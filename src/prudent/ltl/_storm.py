@@ -104,7 +104,7 @@ def _ask(mdp: LabelledMDP, query: str, exact: bool) -> float | Fraction:
 
 
 def _relevant_part(mdp: LabelledMDP) -> LabelledMDP:
-    """Reachable states, those that nothing leads to first: Storm 2.0 fails on chains whose last states have no predecessor."""
+    """Reachable states, those without predecessor first: Storm 2.0 fails on chains that end with such states."""
     reached = mdp.reachable()
     is_target = np.zeros(mdp.n_states, bool)
     is_target[mdp.transitions.indices] = True

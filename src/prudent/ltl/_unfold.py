@@ -1,7 +1,7 @@
 """Graph algorithms on explicit MDPs in compressed rows: components, maximal end components, the unfolded product.
 
-An explicit MDP is (choice_start, row_start, successor): state i owns choices choice_start[i]..choice_start[i+1], choice c
-has successors successor[row_start[c]..row_start[c+1]].
+An explicit MDP is (choice_start, row_start, successor): state i owns choices choice_start[i]..choice_start[i+1],
+choice c has successors successor[row_start[c]..row_start[c+1]].
 """
 
 from typing import NamedTuple
