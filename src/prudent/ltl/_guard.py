@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from prudent.ltl._automaton import Automaton, Edge
 from prudent.ltl._bdd import BDD
 from prudent.ltl._formula import Formula, conjunction, disjunction, literal
+from prudent.ltl._graph import components
 
 
 class GuardSpace:
@@ -66,6 +67,9 @@ def choices_to_epsilon(automaton: Automaton) -> Automaton:
     """See :meth:`Automaton.choices_to_epsilon`."""
     space = GuardSpace(automaton.propositions)
     bdd = space.bdd
+    component = components(
+        [[e.target for e in automaton.edges(q)] + list(automaton.epsilon(q)) for q in range(automaton.n_states)]
+    )
     rows: list[list[Edge]] = []
     epsilon = [automaton.epsilon(q) for q in range(automaton.n_states)]
     names = list(automaton.names)
@@ -76,10 +80,12 @@ def choices_to_epsilon(automaton: Automaton) -> Automaton:
         regions: dict[int, tuple[tuple[int, frozenset[int]], ...]] = {1: ()}
         for e in automaton.edges(q):
             guard = space.function(e.guard)
+            # A mark on an edge that no cycle contains means nothing, and would stand in the way below.
+            sets = e.sets if component[e.target] == component[q] else frozenset()
             cut: dict[int, tuple[tuple[int, frozenset[int]], ...]] = {}
             for region, moves in regions.items():
                 for part, extended in (
-                    (bdd.conj(region, guard), (*moves, (e.target, e.sets))),
+                    (bdd.conj(region, guard), (*moves, (e.target, sets))),
                     (bdd.conj(region, bdd.negate(guard)), moves),
                 ):
                     if part:

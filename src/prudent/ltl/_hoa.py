@@ -165,7 +165,8 @@ class _Reader:
         while not self._take("marker", "--BODY--"):
             self._header()
         if self.used_sets is None:
-            self._fail("the header needs an Acceptance line", "Add, for example, 'Acceptance: 1 Inf(0)'.")
+            cure = "Add, for example, 'Acceptance: 1 Inf(0)'."
+            self._fail("the header needs an Acceptance line before the body", cure, self.tokens[self.at - 1])
         moves, names = self._body()
         return self._assemble(moves, names)
 
