@@ -2,8 +2,9 @@
 
     PRUDENT_DATA=... python benchmarks/ltl_translation.py --out build/ltl_translation.jsonl [--quick]
 
-Each formula and its negation gives one JSON line; a second run continues where the first stopped. Languages are compared with
-Spot (``pip install spottl``) in a process that is stopped after 10 seconds, and on random words where Spot does not answer.
+Each formula and its negation gives one JSON line; a second run continues where the first stopped. Languages are
+compared with Spot (``pip install spottl``) in a process that is stopped after 10 seconds, and on random words where
+Spot does not answer.
 """
 
 from __future__ import annotations
@@ -127,10 +128,10 @@ def report(records: list[dict[str, object]], data: Path) -> bool:
           f"on random words only {sum(r['spot'] is None for r in done)}, wrong {len(wrong)}")  # fmt: skip
     for r in wrong:
         is_good = False
-        print("  WRONG", r["set"], "negated" if r["negated"] else "", r["formula"])
+        print("  WRONG", r["set"], "negated" if r["negated"] else "", str(r["formula"])[:120])
     for r in records:
         if "limit" in r:
-            print("  LIMIT", r["set"], "negated" if r["negated"] else "", r["formula"])
+            print("  LIMIT", r["set"], "negated" if r["negated"] else "", str(r["formula"])[:120])
     seconds = sorted(float(str(r["seconds"])) for r in records)
     in_time = sum(s < 2.0 for s in seconds) / len(seconds)
     print(f"time: median {1e3 * statistics.median(seconds):.1f} ms, 99 % {seconds[int(0.99 * len(seconds))]:.2f} s, "

@@ -29,9 +29,8 @@ def eventually_always_a() -> Automaton:
 
 def both_infinitely_often() -> Automaton:
     """G F a & G F b with two acceptance sets."""
-    edges = [[
-        Edge(A & B, 0, frozenset([0, 1])), Edge(A & NOT_B, 0, ZERO), Edge(NOT_A & B, 0, ONE), Edge(NOT_A & NOT_B, 0, NONE),
-    ]]  # fmt: skip
+    marked = [(A & B, frozenset([0, 1])), (A & NOT_B, ZERO), (NOT_A & B, ONE), (NOT_A & NOT_B, NONE)]
+    edges = [[Edge(guard, 0, sets) for guard, sets in marked]]
     return Automaton(["a", "b"], 0, edges, [[]], n_sets=2)
 
 
@@ -82,7 +81,10 @@ def test_accepts_needs_every_set_infinitely_often():
 
 def test_epsilon_moves_take_no_time():
     automaton = ltl.Automaton(
-        ["a"], 0, [[Edge(TRUE, 2, NONE)], [Edge(A, 1, ZERO), Edge(NOT_A, 2, NONE)], [Edge(TRUE, 2, NONE)]], [[1], [], []]
+        ["a"],
+        0,
+        [[Edge(TRUE, 2, NONE)], [Edge(A, 1, ZERO), Edge(NOT_A, 2, NONE)], [Edge(TRUE, 2, NONE)]],
+        [[1], [], []],
     )
     assert automaton.accepts([], [{"a"}])
     assert not automaton.accepts([set()], [{"a"}])
@@ -168,7 +170,7 @@ def test_plot_draws_every_state_but_the_trap():
     shown = {text.get_text() for text in ax.texts}
     assert {str(q) for q in range(automaton.n_states) if not automaton.is_trap(q)} <= shown
     assert "ε" in shown
-    plt.close(ax.figure)
+    plt.close("all")
     _, axes = plt.subplots()
     assert eventually_always_a().plot(axes, show_trap=True) is axes
     assert ltl.translate("false").plot(axes) is axes

@@ -76,7 +76,7 @@ def test_state_based_acceptance_moves_to_the_outgoing_edges():
 
 def test_implicit_labels_count_letters_from_the_first_proposition():
     text = (
-        "HOA: v1 States: 2 Start: 0 AP: 2 \"a\" \"b\" Acceptance: 1 Inf(0) properties: implicit-labels --BODY--\n"
+        'HOA: v1 States: 2 Start: 0 AP: 2 "a" "b" Acceptance: 1 Inf(0) properties: implicit-labels --BODY--\n'
         "State: 0 0 1 0 0\nState: 1 1 1 1 1 --END--"
     )
     automaton = Automaton.from_hoa(text)

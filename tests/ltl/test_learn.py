@@ -350,3 +350,10 @@ def test_bad_settings_are_refused(options, message):
 def test_a_goal_of_the_wrong_kind_is_refused():
     with pytest.raises(TypeError, match="a goal is an LTL formula"):
         ltl.learn(GATE, 7)  # type: ignore[arg-type]
+
+
+def test_a_model_without_task_has_general_defaults():
+    mdp = envs.random_mdp(5, 2, ["a"], seed=1)
+    settings = ltl.learn(mdp, "G F a | F G !a", steps=10, method="kc").settings
+    assert (settings.K, settings.patience, settings.episode_length, settings.zeta) == (10, 300, 1000, 0.99)
+    assert ltl.learn(mdp, "G F a | F G !a", steps=10, patience=None).settings.patience is None

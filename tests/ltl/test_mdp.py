@@ -141,3 +141,16 @@ def test_prism_needs_one_initial_state_and_plain_labels():
         ltl.LabelledMDP.from_arrays(table, {"init": [0]}).to_prism()
     with pytest.raises(ValueError, match="identifiers"):
         ltl.LabelledMDP.from_arrays(table, {"two words": [0]}).to_prism()
+
+
+def test_only_tasks_have_a_default_goal():
+    assert envs.probabilistic_gate().goal == "(F G a) & (G !c)"
+    with pytest.raises(ValueError, match="no default goal"):
+        _ = ltl.LabelledMDP.from_arrays(TWO_STATES, {}).goal
+
+
+def test_a_prism_model_with_several_initial_states_is_refused():
+    pytest.importorskip("stormpy")
+    text = "dtmc\nmodule m\n s:[0..1];\n [] true -> true;\nendmodule\ninit true endinit\n"
+    with pytest.raises(ValueError, match="2 initial states"):
+        ltl.LabelledMDP.from_prism(text)

@@ -136,3 +136,16 @@ def test_prism_text_marks_epsilon_moves_and_starts_in_the_initial_state(gate, po
     assert f"m : [0..21] init {start};" in text and "a : [0..2] init 1;" in text
     assert f"[ep] (m={end})&(a=1) -> 1 : (m'={end})&(a'=0);" in text
     assert "4/5 : " in text and 'label "c" = (m=' in text
+
+
+def test_epsilon_moves_that_never_end_are_refused(gate):
+    """Two automaton states that jump to each other: the policy never acts, so nothing is satisfied."""
+    rows = [[("true", 0, [0])], [("true", 1, [0])]]
+    edges = [[ltl.Edge(ltl.parse(g), t, frozenset(s)) for g, t, s in row] for row in rows]
+    circling = ltl.Automaton((), 0, edges, [(1,), (0,)])
+    policy = ltl.Policy(circling, gate.actions, np.tile([5, 4], (gate.n_states, 1)))
+    with pytest.raises(ValueError, match="never end; it has no action"):
+        policy.act(0, set())
+    with pytest.raises(ValueError, match="never end; no chain"):
+        policy.induced_chain(gate)
+    assert ltl.check(gate, policy, "G !c") == 0

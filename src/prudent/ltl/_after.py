@@ -10,11 +10,11 @@ well defined on states (Esparza, Kretinsky and Sickert, JACM 2020, sections 3-5)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from prudent.ltl._bdd import BDD
-from prudent.ltl._formula import FALSE, TRUE, Formula, literal, temporal
+from prudent.ltl._formula import FALSE, TRUE, Formula, literal, rebuild, temporal
 
 MU = frozenset("FUM")
 NU = frozenset("GRW")
@@ -73,7 +73,7 @@ class AfterSpace:
                 self._encoded[node] = self.bdd.variable(self.level(node))
         return self._encoded[formula]
 
-    def conj_all(self, functions) -> int:
+    def conj_all(self, functions: Iterable[int]) -> int:
         result = 1
         for f in functions:
             result = self.bdd.conj(result, f)
@@ -151,8 +151,6 @@ def _assume_nu(formula: Formula) -> Formula:
     if formula.op in NU:
         return TRUE
     if formula.op in ("and", "or", "X"):
-        from prudent.ltl._formula import rebuild
-
         return rebuild(formula, [_assume_nu(arg) for arg in formula.args])
     return formula
 
@@ -178,5 +176,5 @@ def is_suspendable(formula: Formula) -> bool:
         return all(is_suspendable(arg) for arg in formula.args)
     if formula.op in ("F", "G"):
         inner = formula.args[0]
-        return inner.op in ("F", "G") and inner.op != formula.op or is_suspendable(inner)
+        return (inner.op in ("F", "G") and inner.op != formula.op) or is_suspendable(inner)
     return False

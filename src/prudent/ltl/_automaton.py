@@ -127,8 +127,7 @@ class Automaton:
     @cached_property
     def _traps(self) -> tuple[bool, ...]:
         return tuple(
-            not self._epsilon[q] and all(e.target == q and not e.sets for e in row)
-            for q, row in enumerate(self._edges)
+            not self._epsilon[q] and all(e.target == q and not e.sets for e in row) for q, row in enumerate(self._edges)
         )
 
     def __repr__(self) -> str:
@@ -161,7 +160,7 @@ class Automaton:
         return self._traps[q]
 
     def step(self, q: int, letter: Iterable[str]) -> tuple[int, frozenset[int]]:
-        """Read one letter (the propositions that are true) and return the next state and the acceptance sets visited."""
+        """Read one letter (the true propositions); return the next state and the acceptance sets visited."""
         letter = self._known(letter)
         taken = [e for e in self._edges[q] if satisfies(letter, e.guard)]
         if len(taken) != 1:
@@ -211,7 +210,7 @@ class Automaton:
         )
 
     def accepts(self, prefix: Word, cycle: Word) -> bool:
-        """Say whether the automaton accepts the word ``prefix cycle cycle cycle ...`` (letters are sets of propositions)."""
+        """Say whether the word ``prefix cycle cycle cycle ...`` is accepted; letters are sets of propositions."""
         if len(cycle) == 0:
             raise ValueError("the cycle of an ultimately periodic word needs at least one letter, got none.")
         letters = [self._known(letter) for letter in [*prefix, *cycle]]
@@ -326,7 +325,7 @@ class Automaton:
     @classmethod
     def from_hoa(cls, text: str) -> Automaton:
         """Read an automaton in HOA format, version 1, with Buechi or generalised Buechi acceptance."""
-        from prudent.ltl._hoa import read_hoa
+        from prudent.ltl._hoa_reader import read_hoa
 
         return read_hoa(text)
 

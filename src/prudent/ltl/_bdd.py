@@ -1,13 +1,13 @@
 """Reduced ordered binary decision diagrams in plain Python: small, exact, enough for formulae with dozens of variables.
 
-Nodes are integers of one manager; equal functions have equal numbers. Variables are levels, 0 at the top.
+Nodes are integers of one manager, 0 is false and 1 is true; equal functions have equal numbers. Variables are levels,
+the smallest at the top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 
-FALSE, TRUE = 0, 1
 _TERMINAL = 1 << 60
 
 
@@ -107,13 +107,8 @@ class BDD:
                 stack += (self.low[g], self.high[g])
         return levels
 
-    def evaluate(self, f: int, value: Callable[[int], bool]) -> bool:
-        while f > 1:
-            f = self.high[f] if value(self.level[f]) else self.low[f]
-        return f == 1
-
     def leaves_above(self, f: int, limit: int) -> dict[int, int]:
-        """Split ``f`` at level ``limit``: map each function below the limit to the condition above it that leads there."""
+        """Split ``f`` at level ``limit``: map each function below it to the condition above that leads there."""
         conditions: dict[int, dict[int, int]] = {}
 
         def visit(g: int) -> dict[int, int]:
@@ -124,7 +119,11 @@ class BDD:
                 found = {}
                 for child, is_high in ((self.low[g], False), (self.high[g], True)):
                     for leaf, condition in visit(child).items():
-                        part = self.node(self.level[g], 0, condition) if is_high else self.node(self.level[g], condition, 0)
+                        part = (
+                            self.node(self.level[g], 0, condition)
+                            if is_high
+                            else self.node(self.level[g], condition, 0)
+                        )
                         found[leaf] = self.disj(found.get(leaf, 0), part)
                 conditions[g] = found
             return found
@@ -152,7 +151,9 @@ class BDD:
                 covered = self.disj(shared, self.node(top, f0, f1))
                 memo[key] = (
                     covered,
-                    tuple(((top, False), *p) for p in products0) + tuple(((top, True), *p) for p in products1) + products,
+                    tuple(((top, False), *p) for p in products0)
+                    + tuple(((top, True), *p) for p in products1)
+                    + products,
                 )
             return memo[key]
 
@@ -160,22 +161,3 @@ class BDD:
 
     def _cofactors(self, f: int, level: int) -> tuple[int, int]:
         return (self.low[f], self.high[f]) if self.level[f] == level else (f, f)
-
-
-def partition(bdd: BDD, rows: list[Mapping[int, Hashable]]) -> list[tuple[int, list[Hashable]]]:
-    """Cut the space into the coarsest classes on which every row is constant.
-
-    Each row maps disjoint conditions that cover everything to values. Returns ``(condition, values of the rows)`` pairs.
-    """
-    classes: list[tuple[int, list[Hashable]]] = [(1, [])]
-    for row in rows:
-        refined: dict[tuple[Hashable, ...], tuple[int, list[Hashable]]] = {}
-        for condition, values in classes:
-            for guard, value in row.items():
-                both = bdd.conj(condition, guard)
-                if both:
-                    key = (*values, value)
-                    old = refined.get(key)
-                    refined[key] = (both if old is None else bdd.disj(old[0], both), list(key))
-        classes = list(refined.values())
-    return classes

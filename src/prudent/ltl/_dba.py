@@ -1,8 +1,9 @@
 """Deterministic Buechi automata for recurrence formulae (no G, R, W under F, U, M), by breakpoints.
 
 A state tracks the conjuncts ``fs`` of the formula with the after-function, and one pending obligation at a time: the
-F, U, M part of a conjunct (its G, R, W parts taken as met), which must come true in finite time. Conjuncts take turns; an
-edge is accepting when the turn passes the last one. A conjunct ``G F psi`` need not be tracked: ``F psi`` is its obligation.
+F, U, M part of a conjunct (its G, R, W parts taken as met), which must come true in finite time. Conjuncts take turns;
+an edge is accepting when the turn passes the last one. A conjunct ``G F psi`` need not be tracked: ``F psi`` is its
+obligation.
 
 Why it is right: if the word satisfies the formula, every obligation comes true. If not, a G, R or W that fails does so
 either at once, which makes ``fs`` false, or through an F, U, M that is pending for ever, so the turn stays.

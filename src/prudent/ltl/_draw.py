@@ -1,13 +1,14 @@
 """Drawings of automata: Graphviz text, and a plain Matplotlib picture that needs nothing else.
 
-States are placed in columns by distance from the initial state; the deterministic part that epsilon moves lead to lies to the
-right of the states that jump. Accepting edges are thick and green, epsilon moves dashed, the trap is left out unless asked for.
+States are placed in columns by distance from the initial state; the deterministic part that epsilon moves lead to lies
+to the right of the states that jump. Accepting edges are thick and green, epsilon moves dashed, the trap is left out
+unless asked for.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prudent.ltl._automaton import Automaton, Edge
 from prudent.ltl._formula import disjunction
@@ -59,7 +60,9 @@ def _edge_text(automaton: Automaton, edge: Edge) -> str:
     return text
 
 
-def plot_automaton(automaton: Automaton, ax: Axes | None = None, *, show_trap: bool = False, max_label: int = 28) -> Axes:
+def plot_automaton(
+    automaton: Automaton, ax: Axes | None = None, *, show_trap: bool = False, max_label: int = 28
+) -> Axes:
     """See :meth:`Automaton.plot`.
 
     Parameters
@@ -144,7 +147,7 @@ def _arrows(
     return found
 
 
-def _draw_loop(ax: Axes, centre: tuple[float, float], k: int, text: str, style: dict[str, object]) -> None:
+def _draw_loop(ax: Axes, centre: tuple[float, float], k: int, text: str, style: dict[str, Any]) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     # The first loop is above the state, the second below.
@@ -161,7 +164,7 @@ def _draw_loop(ax: Axes, centre: tuple[float, float], k: int, text: str, style: 
 
 
 def _draw_arrow(
-    ax: Axes, start: tuple[float, float], end: tuple[float, float], bend: int, text: str, style: dict[str, object]
+    ax: Axes, start: tuple[float, float], end: tuple[float, float], bend: int, text: str, style: dict[str, Any]
 ) -> None:
     from matplotlib.patches import FancyArrowPatch
 
@@ -169,14 +172,14 @@ def _draw_arrow(
     length = math.hypot(x1 - x0, y1 - y0)
     ux, uy = (x1 - x0) / length, (y1 - y0) / length
     # Long arrows and arrows inside a column bow, so that they pass beside the states in between and their loops.
-    rad = 0.2 * bend if bend else (0.0 if 0.5 < abs(x1 - x0) and length < 1.4 * _COLUMN else -0.25)
+    rad = 0.2 * bend if bend else (0.0 if abs(x1 - x0) > 0.5 and length < 1.4 * _COLUMN else -0.25)
     a = (x0 + _RADIUS * ux, y0 + _RADIUS * uy)
     b = (x1 - _RADIUS * ux, y1 - _RADIUS * uy)
     ax.add_patch(
         FancyArrowPatch(a, b, connectionstyle=f"arc3,rad={rad}", arrowstyle="-|>", mutation_scale=12, zorder=2, **style)
     )
-    # Matplotlib's arc3 is a quadratic curve whose control point lies rad times the chord to the right of the middle. The
-    # label sits before the middle: labels of arrows that cross, or run both ways, then stay apart.
+    # Matplotlib's arc3 is a quadratic curve whose control point lies rad times the chord to the right of the middle.
+    # The label sits before the middle: labels of arrows that cross, or run both ways, then stay apart.
     cx, cy = (a[0] + b[0]) / 2 + rad * (b[1] - a[1]), (a[1] + b[1]) / 2 - rad * (b[0] - a[0])
     t = 0.4 if bend < 2 else 0.25
     mx, my = ((1 - t) ** 2 * p + 2 * t * (1 - t) * c + t**2 * q for p, c, q in zip(a, (cx, cy), b, strict=True))

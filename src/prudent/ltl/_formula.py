@@ -1,4 +1,4 @@
-"""LTL formulae as immutable, hash-consed trees in negation normal form, and their meaning on lasso words.
+"""LTL formulae as immutable, hash-consed trees in negation normal form.
 
 Negation is pushed to the propositions on construction, so a formula is built from literals, ``&``, ``|``, ``<->`` and
 the temporal operators ``X F G U R W M``; ``->`` and ``^`` are rewritten. Equal trees are one object: ``==`` is ``is``.
@@ -12,9 +12,6 @@ from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 Word: TypeAlias = Sequence[Iterable[str]]
-
-TEMPORAL = frozenset("XFGURWM")
-BINARY = frozenset("URWM")
 
 # Strength of binding, as in Spot: -> and <-> weakest, then |, ^, &, the binary temporal operators, the prefixes.
 _BINDING = {"iff": 1, "or": 2, "and": 4, "U": 5, "R": 5, "W": 5, "M": 5, "X": 6, "F": 6, "G": 6}
@@ -37,7 +34,7 @@ class Formula:
         The proposition's name for ``"ap"`` and ``"not"``, otherwise empty.
     """
 
-    __slots__ = ("op", "args", "name", "_negation", "_propositions", "__weakref__")
+    __slots__ = ("__weakref__", "_negation", "_propositions", "args", "name", "op")
 
     op: str
     args: tuple[Formula, ...]
@@ -83,7 +80,7 @@ class Formula:
     def subformulas(self) -> tuple[Formula, ...]:
         """Return every distinct sub-formula, operands before operators; the formula itself comes last."""
         order: dict[Formula, None] = {}
-        stack = [(self, False)]
+        stack: list[tuple[Formula, bool]] = [(self, False)]
         while stack:
             node, is_done = stack.pop()
             if node in order:
@@ -113,7 +110,9 @@ class Formula:
         prefix, cycle : sequence of sets of str
             Letters: the propositions that are true at each instant. ``cycle`` has at least one letter.
         """
-        return bool(positions_satisfying(self, Lasso(prefix, cycle)) & 1)
+        from prudent.ltl._semantics import holds
+
+        return holds(self, prefix, cycle)
 
     def to_infix(self, parenthesised: bool = False) -> str:
         """Return the formula as text that :func:`parse` reads back; ``parenthesised`` leaves nothing to precedence."""
@@ -298,7 +297,8 @@ def _full(node: Formula, name_of: Callable[[str], str]) -> str:
 
 def _only_until(formula: Formula) -> Formula:
     done: dict[Formula, Formula] = {}
-    for node in expand_equivalences(formula).subformulas():
+    formula = expand_equivalences(formula)
+    for node in formula.subformulas():
         args = [done[arg] for arg in node.args]
         if node.op == "W":
             done[node] = temporal("U", *args) | temporal("G", args[0])
@@ -308,89 +308,4 @@ def _only_until(formula: Formula) -> Formula:
             done[node] = temporal("U", args[1], args[0] & args[1])
         else:
             done[node] = rebuild(node, args)
-    return done[node]
-
-
-class Lasso:
-    """A batch of ultimately periodic words of one shape, one bit a position, for evaluating formulae with integers.
-
-    Parameters
-    ----------
-    prefix, cycle : sequence of sets of str
-        One word. Further words of the same shape are appended with :meth:`append`.
-    """
-
-    def __init__(self, prefix: Word, cycle: Word) -> None:
-        if len(cycle) == 0:
-            raise ValueError("the cycle of an ultimately periodic word needs at least one letter, got none.")
-        self.shape = (len(prefix), len(cycle))
-        self.n_words = 0
-        self._masks: dict[str, int] = {}
-        self.append(prefix, cycle)
-
-    def append(self, prefix: Word, cycle: Word) -> None:
-        length = sum(self.shape)
-        start = self.n_words * length
-        for i, letter in enumerate([*prefix, *cycle]):
-            for name in letter:
-                self._masks[name] = self._masks.get(name, 0) | 1 << (start + i)
-        self.n_words += 1
-        self.all = (1 << (start + length)) - 1
-        firsts = self.all // ((1 << length) - 1)  # bit 0 of every word
-        self.firsts = firsts
-        self._last = firsts << (length - 1)
-        self._loop = firsts << self.shape[0]
-
-    def where(self, name: str) -> int:
-        return self._masks.get(name, 0)
-
-    def following(self, bits: int) -> int:
-        """Return the positions whose successor is in ``bits``."""
-        return (bits >> 1) & ~self._last | (bits & self._loop) << (self.shape[1] - 1)
-
-
-def positions_satisfying(formula: Formula, lasso: Lasso, known: dict[Formula, int] | None = None) -> int:
-    """Return the positions of ``lasso`` (one bit each) at which ``formula`` holds; ``known`` caches sub-formulae."""
-    value: dict[Formula, int] = {} if known is None else known
-    everything = lasso.all
-    for node in formula.subformulas():
-        if node in value:
-            continue
-        args = [value[arg] for arg in node.args]
-        op = node.op
-        if op in ("true", "false"):
-            bits = everything if op == "true" else 0
-        elif node.name:
-            bits = lasso.where(node.name) if op == "ap" else everything & ~lasso.where(node.name)
-        elif op == "and":
-            bits = everything
-            for arg in args:
-                bits &= arg
-        elif op == "or":
-            bits = 0
-            for arg in args:
-                bits |= arg
-        elif op == "iff":
-            bits = everything & ~(args[0] ^ args[1])
-        elif op == "X":
-            bits = lasso.following(args[0])
-        else:
-            bits = _fixpoint(op, args, lasso)
-        value[node] = bits
-    return value[formula]
-
-
-def _fixpoint(op: str, args: list[int], lasso: Lasso) -> int:
-    # Every operator is a fixpoint of  now | (stay & next): least for F U M, greatest for G R W.
-    if op in "FG":
-        now, stay = (args[0], lasso.all) if op == "F" else (0, args[0])
-    elif op in "UW":
-        now, stay = args[1], args[0]
-    else:
-        now, stay = args[0] & args[1], args[1]
-    bits = 0 if op in "FUM" else lasso.all
-    while True:
-        following = now | (stay & lasso.following(bits))
-        if following == bits:
-            return bits
-        bits = following
+    return done[formula]

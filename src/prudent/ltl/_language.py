@@ -1,7 +1,8 @@
 """Comparing the languages of states of one table: exact tests, after a cheap filter by random words.
 
-The states that reach no epsilon move form the deterministic part, where inclusion is decided on the product. For a state of
-the initial part the tests are sound (a "yes" is proved) and nearly complete: they ask that each jump is answered by one jump.
+The states that reach no epsilon move form the deterministic part, where inclusion is decided on the product. For a
+state of the initial part the tests are sound (a "yes" is proved) and nearly complete: they ask that each jump is
+answered by one jump.
 """
 
 from __future__ import annotations

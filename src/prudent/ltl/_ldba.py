@@ -8,10 +8,11 @@ jump to deterministic automata for a strengthened formula, in which
 - a G, R, W inside an F, U, M inside a G, R, W either is assumed to hold always (set Y, and checked), or never for ever
   (it becomes false, M, U).
 
-The strengthened formula has a deterministic automaton (:mod:`prudent.ltl._dba`). Once a word satisfies the formula, some
-set Y makes every late jump succeed; in a recurrent part of a Markov chain the right jump succeeds with probability one, at
-once, whatever state of the initial part it starts from. Hence the automaton is good for MDPs, and that survives merging
-initial states of equal language. The ideas are those of Sickert et al. (CAV 2016) and Esparza et al. (JACM 2020).
+The strengthened formula has a deterministic automaton (:mod:`prudent.ltl._dba`). Once a word satisfies the formula,
+some set Y makes every late jump succeed; in a recurrent part of a Markov chain the right jump succeeds with
+probability one, at once, whatever state of the initial part it starts from. Hence the automaton is good for MDPs, and
+that survives merging initial states of equal language. The ideas are those of Sickert et al. (CAV 2016) and Esparza et
+al. (JACM 2020).
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ class LimitDeterministicBuilder:
     Parameters
     ----------
     jump : {"whole", "cubes", "guess"}
-        How a jump treats a strengthened formula: one automaton for all of it; one for each disjunct, where that is good for
-        MDPs; or one for each set of F, U, M that are assumed to happen infinitely often.
+        How a jump treats a strengthened formula: one automaton for all of it; one for each disjunct, where that is
+        good for MDPs; or one for each set of F, U, M that are assumed to happen infinitely often.
     direct : bool
         Whether states whose formula has a deterministic automaton go there without a jump.
     take_turns : bool
         Whether conjuncts take turns in deterministic automata, or are waited for together.
     """
 
-    def __init__(self, formula: Formula, space: AfterSpace, sketch: Sketch, jump: str, direct: bool, take_turns: bool) -> None:
+    def __init__(
+        self, formula: Formula, space: AfterSpace, sketch: Sketch, jump: str, direct: bool, take_turns: bool
+    ) -> None:
         self.space = space
         self.sketch = sketch
         self.jump = jump
@@ -119,8 +122,8 @@ class LimitDeterministicBuilder:
         yield self._deterministic(g)
 
     def _disjuncts(self, g: int) -> list[int]:
-        # A conjunction of F- and G-formulae holds with probability 0 or 1 from a recurrent state, so it may be split off;
-        # all other disjuncts must stay together, because none of them alone may be certain.
+        # A conjunction of F- and G-formulae holds with probability 0 or 1 from a recurrent state, so it may be split
+        # off; all other disjuncts must stay together, because none of them alone may be certain.
         bdd = self.space.bdd
         separate: list[int] = []
         rest = 0
@@ -132,7 +135,7 @@ class LimitDeterministicBuilder:
                 separate.append(part)
             else:
                 rest = bdd.disj(rest, part)
-        return separate + [rest] if rest else separate
+        return [*separate, rest] if rest else separate
 
     def _guess_infinite(self, g: int) -> Iterator[int]:
         bdd = self.space.bdd

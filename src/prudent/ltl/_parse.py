@@ -50,7 +50,8 @@ def parse(text: str) -> Formula:
     Parameters
     ----------
     text : str
-        For example ``"(F G a) & (G !c)"``. Operators: ``true false ! & | -> <-> ^ X F G U R W M``, also ``&& || [] <>``.
+        For example ``"(F G a) & (G !c)"``. Operators: ``true false ! & | -> <-> ^ X F G U R W M``, also ``&& || []
+        <>``.
 
     Returns
     -------
@@ -81,7 +82,9 @@ class _Reader:
 
     def read(self) -> Formula:
         if self.tokens[0].kind == "end":
-            self._fail("a formula needs at least one proposition or constant, got empty text", 0, 'Write "true" or "a".')
+            self._fail(
+                "a formula needs at least one proposition or constant, got empty text", 0, 'Write "true" or "a".'
+            )
         formula = self._expression(0)
         token = self.tokens[self.at]
         if token.kind == ")":

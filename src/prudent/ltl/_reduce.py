@@ -1,13 +1,15 @@
 """Making limit-deterministic automata smaller without changing what they accept, or their use in MDPs.
 
 - States without an accepting continuation become the trap.
-- Deterministic part: states of equal language are merged when they lie in different components (towards the lower one), in a
-  component whose cycles are all accepting or all rejecting, or when they are bisimilar; further merges are tried and proved.
-- Initial part: states of equal language are merged, and keep the jumps of all; a state whose language one deterministic state
-  has is replaced by it. A jump goes if another jump of the state accepts more, or if it can wait for a later jump.
+- Deterministic part: states of equal language are merged when they lie in different components (towards the lower
+  one), in a component whose cycles are all accepting or all rejecting, or when they are bisimilar; further merges are
+  tried and proved.
+- Initial part: states of equal language are merged, and keep the jumps of all; a state whose language one deterministic
+  state has is replaced by it. A jump goes if another jump of the state accepts more, or if it can wait for a later one.
 
-Merging initial states of equal language is safe for MDPs because the merged state offers every jump of the states it stands
-for; waiting is safe because a policy that would jump can as well follow the jump's own automaton in its memory and jump later.
+Merging initial states of equal language is safe for MDPs because the merged state offers every jump of the states it
+stands for; waiting is safe because a policy that would jump can as well follow the jump's own automaton in its memory
+and jump later.
 """
 
 from __future__ import annotations
@@ -41,13 +43,12 @@ def reduce_table(table: Table, bdd: BDD, tick: Callable[[], None] = lambda: None
 
 def _graph(table: Table) -> list[list[int]]:
     return [
-        [p for p in {*target, *epsilon} if p >= 0]
-        for target, epsilon in zip(table.target, table.epsilon, strict=True)
+        [p for p in {*target, *epsilon} if p >= 0] for target, epsilon in zip(table.target, table.epsilon, strict=True)
     ]
 
 
 def trim(table: Table) -> Table:
-    """Send edges into hopeless states to the trap, drop unreachable states, and number the rest in order of discovery."""
+    """Send edges into hopeless states to the trap, drop unreachable states, number the rest as they are found."""
     graph = _graph(table)
     component = components(graph)
     live = [False] * table.n_states
@@ -77,7 +78,8 @@ def _select(table: Table, image: Callable[[int], int]) -> Table:
     moved = {q: number[image(q)] for q in range(-1, table.n_states) if image(q) in number}
     target = [[moved[p] for p in table.target[q]] for q in order]
     accepting = [
-        [mark and p >= 0 for p, mark in zip(row, table.accepting[q], strict=True)] for row, q in zip(target, order, strict=True)
+        [mark and p >= 0 for p, mark in zip(row, table.accepting[q], strict=True)]
+        for row, q in zip(target, order, strict=True)
     ]
     epsilon = [{moved[p] for p in table.epsilon[q]} - {-1} for q in order]
     return Table(table.guards, target, accepting, epsilon, number[initial])
@@ -88,11 +90,7 @@ def normalise_acceptance(table: Table) -> None:
     graph = _graph(table)
     component = components(graph)
     rejecting = [
-        [
-            p
-            for p, mark in zip(row, marks, strict=True)
-            if p >= 0 and not mark and component[p] == component[q]
-        ]
+        [p for p, mark in zip(row, marks, strict=True) if p >= 0 and not mark and component[p] == component[q]]
         for q, (row, marks) in enumerate(zip(table.target, table.accepting, strict=True))
     ]
     inner = components(rejecting)
@@ -163,10 +161,7 @@ def merge_equal(table: Table, tick: Callable[[], None]) -> Table:
                 image[q] = chosen
                 epsilon[chosen] |= epsilon[q]
     target = [
-        [
-            outside[p] if p in outside and component[p] != component[q] else p
-            for p in row
-        ]
+        [outside[p] if p in outside and component[p] != component[q] else p for p in row]
         for q, row in enumerate(table.target)
     ]
     epsilon = [{outside.get(p, p) for p in e} for e in epsilon]
@@ -247,7 +242,9 @@ def _keeps_language(table: Table, p: int, q: int, signature: int) -> bool:
         0,
     )
     words = random_words(len(table.guards))
-    if any(bool(signature >> bit & 1) != accepts_word(both, n + q, *word) for bit, word in enumerate(words[: 10 + 2 * n])):
+    if any(
+        bool(signature >> bit & 1) != accepts_word(both, n + q, *word) for bit, word in enumerate(words[: 10 + 2 * n])
+    ):
         return False
     languages = Languages(both, signature=[0] * (2 * n))  # the words have been tried: no filter
     return languages.included(q, n + q) and languages.included(n + q, q)
@@ -260,7 +257,7 @@ def prune_jumps(table: Table, tick: Callable[[], None]) -> Table:
     languages = Languages(table, tick)
     component = components(_graph(table))
     epsilon = [set(e) for e in table.epsilon]
-    for q, jumps in enumerate(epsilon):
+    for jumps in epsilon:
         for d in sorted(jumps):
             if any(other != d and languages.included(d, other) for other in jumps):
                 jumps.discard(d)
@@ -270,10 +267,7 @@ def prune_jumps(table: Table, tick: Callable[[], None]) -> Table:
         if all(
             d2 < 0
             or (q2 >= 0 and languages.is_det[q2] and languages.included(d2, q2))
-            or (
-                q2 >= 0
-                and any((q2, other) != (q, d) and languages.included(d2, other) for other in epsilon[q2])
-            )
+            or (q2 >= 0 and any((q2, other) != (q, d) and languages.included(d2, other) for other in epsilon[q2]))
             for d2, q2 in zip(table.target[d], table.target[q], strict=True)
         ):
             epsilon[q].discard(d)

@@ -1,7 +1,7 @@
 """Rewriting LTL formulae into equivalent ones that translate into fewer states.
 
-The rules bring out sub-formulae whose truth does not depend on finite prefixes (``G F a``, ``F G a``), which need not be
-followed letter by letter; turn U, R, W, M under F or G into simpler operators; and drop operands that others imply.
+The rules bring out sub-formulae whose truth does not depend on finite prefixes (``G F a``, ``F G a``), which need not
+be followed letter by letter; turn U, R, W, M under F or G into simpler operators; and drop operands that others imply.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ def _connective(op: str, args: Sequence[Formula]) -> Formula:
             continue
         kept.append(arg)
     contrary = any(
-        (implies(a, b.negate()) if is_and else implies(a.negate(), b)) for i, a in enumerate(kept) for b in kept[i + 1 :]
+        (implies(a, b.negate()) if is_and else implies(a.negate(), b))
+        for i, a in enumerate(kept)
+        for b in kept[i + 1 :]
     )
     if contrary:
         return FALSE if is_and else TRUE

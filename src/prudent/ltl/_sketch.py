@@ -145,7 +145,7 @@ def rows_of(table: Table, bdd: BDD) -> tuple[Rows, int]:
 
 
 def merge_rows(rows: Rows, initial: int, bdd: BDD) -> tuple[Rows, int]:
-    """Drop hopeless states and merge bisimilar ones, with guards as they are: for automata with too many letter classes."""
+    """Drop hopeless states and merge bisimilar ones without a table, for automata with too many letter classes."""
     n = len(rows.edges)
     graph = [[t for _, t, _ in edges] + list(eps) for edges, eps in zip(rows.edges, rows.epsilon, strict=True)]
     component = components(graph)
@@ -179,7 +179,9 @@ def merge_rows(rows: Rows, initial: int, bdd: BDD) -> tuple[Rows, int]:
     first = {b: q for q, b in reversed(list(enumerate(block))) if b >= 0}
     order = [block[initial]] if initial >= 0 and block[initial] >= 0 else []
     for b in order:
-        order += [t for t in dict.fromkeys([*(t for t, _ in merged[first[b]]), *sorted(jumps[first[b]])]) if t not in order]
+        order += [
+            t for t in dict.fromkeys([*(t for t, _ in merged[first[b]]), *sorted(jumps[first[b]])]) if t not in order
+        ]
     place = {b: i for i, b in enumerate(order)}
     kept = [[(guard, place[t], mark) for (t, mark), guard in merged[first[b]].items()] for b in order]
     return Rows(kept, [sorted(place[t] for t in jumps[first[b]]) for b in order]), 0 if order else -1

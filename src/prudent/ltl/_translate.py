@@ -15,8 +15,8 @@ from prudent.ltl._reduce import reduce_table
 from prudent.ltl._simplify import simplify
 from prudent.ltl._sketch import Rows, Sketch, TranslationLimitError, merge_rows, rows_of, tabulate
 
-# How a jump treats its formula, whether states with a deterministic automaton go there at once, and whether conjuncts take
-# turns. The first is best nineteen times in twenty; the others are best where it is worst.
+# How a jump treats its formula, whether states with a deterministic automaton go there at once, and whether conjuncts
+# take turns. The first is best nineteen times in twenty; the others are best where it is worst.
 _VARIANTS = (("cubes", True, True), ("whole", True, False), ("guess", False, True))
 _MAX_LETTER_CLASSES = 4096
 _SMALL = 2  # states: another variant cannot gain enough to be worth its time
@@ -26,8 +26,8 @@ def translate(formula: Formula | str, *, max_states: int = 5000, budget_seconds:
     """Translate an LTL formula into a limit-deterministic Buechi automaton that is good for MDPs.
 
     The maximal probability of the formula in a Markov decision process equals the maximal probability of acceptance in
-    the product with this automaton. Every state has one edge for each letter; the only choices are epsilon moves, and there
-    are none after an epsilon move.
+    the product with this automaton. Every state has one edge for each letter; the only choices are epsilon moves, and
+    there are none after an epsilon move.
 
     Parameters
     ----------
@@ -41,7 +41,8 @@ def translate(formula: Formula | str, *, max_states: int = 5000, budget_seconds:
     Returns
     -------
     Automaton
-        With one acceptance set, over exactly the propositions of the formula. A trap, where one is needed, is the last state.
+        With one acceptance set, over exactly the propositions of the formula. A trap, where one is needed, is the last
+        state.
 
     Raises
     ------
