@@ -44,7 +44,7 @@ def main() -> None:
         formula = ltl.parse(text)
         n_states, n_actions = int(rng.integers(4, 20)), int(rng.integers(1, 4))
         propositions = sorted(set(formula.propositions) | {"a"})
-        shape = {"density": rng.uniform(0.2, 0.6), "absorbing": rng.uniform(0.1, 0.4)}
+        shape: dict = {"density": rng.uniform(0.2, 0.6), "absorbing": rng.uniform(0.1, 0.4)}
         mdp = envs.random_mdp(n_states, n_actions, propositions, int(rng.integers(1 << 31)), **shape)
         automaton = ltl.translate(formula)
         policy = random_policy(rng, mdp, automaton)

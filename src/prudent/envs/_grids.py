@@ -32,7 +32,7 @@ Cell = tuple[int, int]
 
 
 def grid(
-    text: str | Sequence[str],
+    map: str | Sequence[str],
     labels: Mapping[str, Iterable[Cell]],
     *,
     start: Cell = (0, 0),
@@ -43,7 +43,7 @@ def grid(
 
     Parameters
     ----------
-    text : str or sequence of str
+    map : str or sequence of str
         One line for each row of cells; blanks between cells are ignored.
     labels : mapping from proposition to cells (row, column), origin top left
     start : (row, column)
@@ -56,7 +56,7 @@ def grid(
     >>> mdp.successors(0, 2), mdp.labels(1)
     ({0: 0.5, 1: 0.5}, frozenset({'goal'}))
     """
-    rows = _parse(text)
+    rows = _parse(map)
     if not 0.0 < p <= 1.0:
         raise ValueError(f"p must be in (0, 1], got {p}.")
     height, width = len(rows), len(rows[0])

@@ -59,7 +59,7 @@ class Checker:
         if memory is None:
             memory = build_product(self.mdp, policy.automaton, strict=False)
             self._memories[policy.automaton] = memory
-        status, value = self.evaluate(policy.choices, memory)
+        status, value = self.evaluate(policy.table, memory)
         if status == ACTION_MISSING:
             raise missing_action(policy, memory)
         if status != DONE:

@@ -59,6 +59,9 @@ def learn(  # pyright: ignore[reportInconsistentOverload]: the overloads leave t
 ) -> LearningRun | LearningRuns:
     """Learn a policy that satisfies ``goal``, without using the transition probabilities of ``mdp``.
 
+    The automaton loses the acceptance marks that its language does not need (fewer rewards on paths that end badly),
+    and one with several acceptance sets gets a level counter, except for ``hasanbeig``, which has its own.
+
     Parameters
     ----------
     goal : str, Formula or Automaton

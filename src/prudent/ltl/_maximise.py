@@ -204,7 +204,9 @@ def maximal_values(quotient: Quotient) -> tuple[np.ndarray, np.ndarray]:
     policy = np.full(len(value), -1, np.int64)
     if len(unknown) == 0:
         return value, policy
-    _iterate_values(*arrays, unknown, value, 1e-8, 20_000)
+    # Bounded work: policy iteration repairs a poor start, value iteration alone may take for ever.
+    max_sweeps = int(np.clip(3e8 / len(quotient.successor), 100, 20_000))
+    _iterate_values(*arrays, unknown, value, 1e-8, max_sweeps)
     _improve(*arrays, unknown, value, policy, 0.0)
     for _ in range(MAX_IMPROVEMENTS):
         value = _policy_values(quotient, unknown, policy)

@@ -56,7 +56,9 @@ class Policy:
     def __init__(self, automaton: Automaton, actions: Iterable[str], choices: np.ndarray):
         self.automaton = automaton
         self.actions = tuple(actions)
-        self.choices = np.array(choices, dtype=np.int32)
+        self._table = np.array(choices, dtype=np.int32)
+        # Users see a read-only view; kernels take the array itself, or Numba would compile them a second time.
+        self.choices = self._table.view()
         self.choices.setflags(write=False)
         self._check()
         self.reset()
@@ -86,6 +88,11 @@ class Policy:
         return cls(automaton, mdp.actions, np.asarray(list(actions), np.int32)[:, None])
 
     @property
+    def table(self) -> np.ndarray:
+        """The choices for the kernels; not to be written."""
+        return self._table
+
+    @property
     def n_states(self) -> int:
         return self.choices.shape[0]
 
@@ -97,7 +104,7 @@ class Policy:
         """The action in ``state``, whose true propositions are ``labels``; the memory moves on."""
         if not 0 <= state < self.n_states:
             raise ValueError(f"state must be in 0..{self.n_states - 1}, got {state}.")
-        acting = resolve_memory(self.choices, len(self.actions), state, self.memory)
+        acting = resolve_memory(self._table, len(self.actions), state, self.memory)
         if acting < 0:
             raise ValueError(f"the policy's epsilon moves in state {state} never end; it has no action there.")
         self.memory, _ = self.automaton.step(acting, frozenset(labels))
@@ -164,7 +171,7 @@ class Policy:
         # A judge with one state leaves nodes (state, memory).
         n_states, n_memory = product.next_q.shape
         status, codes, start, target, weight = expand(
-            self.choices,
+            self._table,
             product.row_of,
             product.row_start,
             product.successor,

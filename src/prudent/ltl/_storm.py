@@ -154,8 +154,10 @@ def _from_storm(model: Any) -> LabelledMDP:
     actions, choice_action = _name_actions(model, starts)
     letters: dict[frozenset[str], int] = {}
     letter_of = np.array([letters.setdefault(frozenset(s), len(letters)) for s in labels], np.int32)
+    if len(model.initial_states) != 1:
+        raise ValueError(f"the PRISM model has {len(model.initial_states)} initial states; choose one.")
     initial = np.zeros(n)
-    initial[list(model.initial_states)] = 1.0 / len(model.initial_states)
+    initial[model.initial_states[0]] = 1.0
     return LabelledMDP(
         transitions=sp.csr_array((values, (rows, columns)), shape=(matrix.nr_rows, n)),
         choice_start=np.array(starts, np.int32),
