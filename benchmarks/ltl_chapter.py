@@ -14,9 +14,9 @@ How the published curves differ from these records:
   million steps (6 million nominal) Hasanbeig is at 0.17 (published: 0.17).
 * Published automata commit to a disjunct by an epsilon move. ``--automata thesis`` uses such automata; with the smaller
   ones of ``ltl.translate`` every method learns faster, the baselines most of all.
-* The plateaus of CF and Bozkurt on the gate are higher here (0.66 and 0.61 against 0.40 and 0.32). There the right and the
-  wrong first move are worth 0.72 and 0.60, and a learning rate of 0.1 leaves noise of 0.08 on the first, so that the greedy
-  policy flips back and forth; how often depends on details that the publication does not give.
+* The plateaus of CF and Bozkurt on the gate are higher here (0.66 and 0.61 against 0.40 and 0.32). There the right and
+  the wrong first move are worth 0.72 and 0.60, and a learning rate of 0.1 leaves noise of 0.08 on the first, so that
+  the greedy policy flips back and forth; how often depends on details that the publication does not give.
 """
 
 from __future__ import annotations
