@@ -50,24 +50,24 @@ class Judge:
     """Spot in a process of its own, replaced when it takes too long."""
 
     def __init__(self) -> None:
-        self._process: multiprocessing.Process | None = None
-        self._pipe: Connection | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._pipe, end = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("fork").Process(target=_judge, args=(end,), daemon=True)
+        self._process.start()
 
     def same_language(self, hoa: str, formula: str) -> bool | None:
         """Return Spot's verdict, or None if there is none in time."""
-        if self._process is None or not self._process.is_alive():
-            self._pipe, end = multiprocessing.Pipe()
-            self._process = multiprocessing.get_context("fork").Process(target=_judge, args=(end,), daemon=True)
-            self._process.start()
-        assert self._pipe is not None
         self._pipe.send((hoa, formula))
         if self._pipe.poll(SPOT_SECONDS):
             try:
                 return self._pipe.recv()
-            except EOFError:
-                return None
+            except EOFError:  # Spot ran out of memory
+                pass
         self._process.kill()
         self._process.join()
+        self._start()
         return None
 
 
@@ -77,9 +77,9 @@ def _judge(pipe: Connection) -> None:
     while True:
         hoa, text = pipe.recv()
         try:
-            automaton, formula = spot.automaton(hoa), spot.formula(text)
-            against = automaton.intersects(spot.translate(spot.formula.Not(formula)))
-            verdict = not against and not spot.translate(formula).intersects(spot.complement(automaton))
+            automaton = spot.automaton(hoa)
+            is_part = not automaton.intersects(spot.translate(f"!({text})"))
+            verdict = is_part and not spot.translate(text).intersects(spot.complement(automaton))
         except (RuntimeError, MemoryError):
             verdict = None
         pipe.send(verdict)

@@ -43,6 +43,7 @@ class AfterSpace:
         self._frozen_image: dict[int, int] = {}
         self._frozen_composed: dict[int, int] = {}
         self._after: dict[tuple[int, bool], tuple[tuple[int, int], ...]] = {}
+        self._support: dict[int, tuple[Formula, ...]] = {}
 
     def formula_at(self, level: int) -> Formula:
         return self.formulas[level - self.n_propositions]
@@ -57,6 +58,9 @@ class AfterSpace:
 
     def encode(self, formula: Formula) -> int:
         """Return the state "formula must hold from here on"."""
+        found = self._encoded.get(formula)
+        if found is not None:
+            return found
         for node in formula.subformulas():
             if node in self._encoded:
                 continue
@@ -141,8 +145,12 @@ class AfterSpace:
             return self.encode(temporal("X", _assume_nu(psi.args[0])))
         return self.bdd.variable(level)
 
-    def support(self, f: int) -> list[Formula]:
-        return [self.formula_at(level) for level in sorted(self.bdd.support(f))]
+    def support(self, f: int) -> tuple[Formula, ...]:
+        """Return the formulae that the state depends on."""
+        found = self._support.get(f)
+        if found is None:
+            found = self._support[f] = tuple(self.formula_at(level) for level in sorted(self.bdd.support(f)))
+        return found
 
 
 @lru_cache(maxsize=4096)

@@ -22,6 +22,7 @@ class BDD:
         self._unique: dict[tuple[int, int, int], int] = {}
         self._and: dict[tuple[int, int], int] = {}
         self._not: dict[int, int] = {0: 1, 1: 0}
+        self._ite: dict[tuple[int, int, int], int] = {}
 
     def node(self, level: int, low: int, high: int) -> int:
         if low == high:
@@ -79,9 +80,25 @@ class BDD:
         return self.negate(self.conj(self.negate(f), self.negate(g)))
 
     def ite(self, test: int, then: int, other: int) -> int:
-        if then == other:
+        if test == 1 or then == other:
             return then
-        return self.disj(self.conj(test, then), self.conj(self.negate(test), other))
+        if test == 0:
+            return other
+        if then == 1:
+            return self.disj(test, other)
+        if other == 0:
+            return self.conj(test, then)
+        key = (test, then, other)
+        found = self._ite.get(key)
+        if found is None:
+            level, low, high = self.level, self.low, self.high
+            top = min(level[test], level[then], level[other])
+            test0, test1 = (low[test], high[test]) if level[test] == top else (test, test)
+            then0, then1 = (low[then], high[then]) if level[then] == top else (then, then)
+            other0, other1 = (low[other], high[other]) if level[other] == top else (other, other)
+            found = self.node(top, self.ite(test0, then0, other0), self.ite(test1, then1, other1))
+            self._ite[key] = found
+        return found
 
     def compose(self, f: int, image: Callable[[int], int], memo: dict[int, int]) -> int:
         """Replace every variable of ``f`` by ``image(level)``; ``memo`` is kept by the caller for one ``image``."""

@@ -26,11 +26,18 @@ class RecurrenceBuilder:
         self.sketch = sketch
         self.take_turns = take_turns
         self._without_nu: dict[int, int] = {}
+        self._entered: dict[tuple[int, tuple[Formula, ...]], int] = {}
 
     def enter(self, f: int, goals: tuple[Formula, ...] = ()) -> int:
         """Return the state that accepts ``f`` and infinitely often each formula of ``goals``; -1 if ``f`` is false."""
         if f == 0:
             return -1
+        key = (f, goals)
+        if key not in self._entered:
+            self._entered[key] = self._enter(f, goals)
+        return self._entered[key]
+
+    def _enter(self, f: int, goals: tuple[Formula, ...]) -> int:
         parts, found = self._conjuncts(f)
         goals = tuple(dict.fromkeys(goals + found))
         live = [part for part in parts if any(has_operator(psi, MU) for psi in self.space.support(part))]

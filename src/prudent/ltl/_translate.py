@@ -22,7 +22,7 @@ _MAX_LETTER_CLASSES = 4096
 _SMALL = 2  # states: another variant cannot gain enough to be worth its time
 
 
-def translate(formula: Formula | str, *, max_states: int = 5000, budget_seconds: float = 30.0) -> Automaton:
+def translate(formula: Formula | str, *, max_states: int = 10_000, budget_seconds: float = 30.0) -> Automaton:
     """Translate an LTL formula into a limit-deterministic Buechi automaton that is good for MDPs.
 
     The maximal probability of the formula in a Markov decision process equals the maximal probability of acceptance in
@@ -33,7 +33,7 @@ def translate(formula: Formula | str, *, max_states: int = 5000, budget_seconds:
     ----------
     formula : Formula or str
         What to translate; text is read by :func:`parse`.
-    max_states : int, default=5000
+    max_states : int, default=10000
         Limit on the states built before reduction.
     budget_seconds : float, default=30
         Limit on time. Once half of it is used, the best automaton found so far is returned.
