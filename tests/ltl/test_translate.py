@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from prudent import ltl
+from prudent import envs, ltl
 
 from .strategies import formulas, words
 
@@ -106,6 +106,31 @@ def test_languages_agree_with_spot():
         assert spot.are_equivalent(plain, f), str(f)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "F G a | G F b",
+        "(F G a | G F b) & (F G b | G F c)",
+        "F(a & G b) | F(c & G a)",
+        "G(a | F(b & G c)) | F G a",
+        "G(F a | F G b) & (b U c | F G !c)",
+        "F(a & X X G(b | X c))",
+        "G((a W b) | (c W a)) & F G (a | b)",  # which of two W holds is decided later: no jump may commit to one
+        "F((a W b) | (c W a))",
+        "(a U G b) | (b R F c)",
+    ],
+)
+def test_automata_are_good_for_mdps(text):
+    # In a Markov chain the epsilon moves are the only choices. Were they too few or too early, the best probabilities
+    # of the formula and of its negation would sum to less than one.
+    formula = ltl.parse(text)
+    pair = ltl.translate(formula), ltl.translate(formula.negate())
+    for seed in range(12):
+        chain = envs.random_mdp(7, 1, ["a", "b", "c"], seed=seed, n_successors=2, absorbing=0.1, density=0.5)
+        assert sum(ltl.optimum(chain, automaton) for automaton in pair) == pytest.approx(1.0, abs=1e-9)
+
+
 def test_translation_is_reproducible():
     text = "F(a & G(b | F c)) | (a R X b)"
     assert ltl.translate(text).to_hoa() == ltl.translate(text).to_hoa()
@@ -117,6 +142,15 @@ def test_limits_are_errors_that_name_the_cure():
         ltl.translate(hard, max_states=50)
     with pytest.raises(ltl.TranslationLimitError, match="Raise budget_seconds"):
         ltl.translate(hard, budget_seconds=0.05)
+
+
+def test_deep_and_wide_formulas_end_in_an_automaton_or_a_clear_error():
+    assert size(ltl.translate("X" * 200 + "a")) == 202
+    assert size(ltl.translate(" | ".join(f"G F a{i}" for i in range(60)))) == 1
+    with pytest.raises(ltl.FormulaError, match="nest at most 250 deep"):
+        ltl.parse("X" * 300 + "a")
+    with pytest.raises(ltl.TranslationLimitError):
+        ltl.translate(" & ".join(f"F a{i}" for i in range(40)), budget_seconds=0.2)
 
 
 def test_bad_arguments():

@@ -64,6 +64,7 @@ class AfterSpace:
         for node in formula.subformulas():
             if node in self._encoded:
                 continue
+            _classify(node)
             if node.op == "not":
                 self._encoded[node] = self.bdd.negate(self.bdd.variable(self.level(literal(node.name, True))))
             elif node.op == "and":
@@ -186,3 +187,11 @@ def is_suspendable(formula: Formula) -> bool:
         inner = formula.args[0]
         return (inner.op in ("F", "G") and inner.op != formula.op) or is_suspendable(inner)
     return False
+
+
+def _classify(formula: Formula) -> None:
+    """Fill the caches above for one formula; with operands first, their recursion never runs deep."""
+    has_operator(formula, MU)
+    has_operator(formula, NU)
+    is_recurrence(formula)
+    is_suspendable(formula)

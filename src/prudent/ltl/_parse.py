@@ -41,6 +41,7 @@ _PREFIX = frozenset("!XFG")
 _STRENGTH = {"->": 1, "<->": 1, "|": 2, "^": 3, "&": 4, "U": 5, "R": 5, "W": 5, "M": 5}
 _GROUPS_RIGHT = (1, 5)
 _MAX_DEPTH = 100  # Python's own stack allows about 1000 calls, and three are needed here for each level
+_MAX_OPERATORS = 250  # printers and the translation walk formulae recursively
 _SHOWN = 50  # characters shown on each side of an error
 
 
@@ -92,6 +93,9 @@ class _Reader:
         if token.kind != "end":
             cure = "Put an operator such as & or | between the two."
             self._fail(f"two operands need an operator between them, got {token.text!r}", token.start, cure)
+        if _depth(formula) > _MAX_OPERATORS:
+            cure = "Name parts of the formula and combine them with & and |."
+            self._fail(f"operators nest at most {_MAX_OPERATORS} deep, got {_depth(formula)}", 0, cure)
         return formula
 
     def _fail(self, rule: str, start: int, cure: str) -> NoReturn:
@@ -201,3 +205,10 @@ class _Reader:
             return inner
         cure = "Write a proposition, a constant or '('."
         self._fail(f"an operator needs an operand, got {token.text!r}", token.start, cure)
+
+
+def _depth(formula: Formula) -> int:
+    depth: dict[Formula, int] = {}
+    for node in formula.subformulas():
+        depth[node] = 1 + max((depth[arg] for arg in node.args), default=0)
+    return depth[formula]

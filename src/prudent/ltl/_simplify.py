@@ -13,14 +13,20 @@ from prudent.ltl._after import is_suspendable
 from prudent.ltl._formula import FALSE, TRUE, Formula, conjunction, disjunction, rebuild, temporal
 
 
-@lru_cache(maxsize=16384)
 def simplify(formula: Formula) -> Formula:
     """Return an equivalent formula; ``<->`` must have been expanded."""
+    for node in formula.subformulas():  # operands first: the recursion below then finds them in its cache
+        _simplified(node)
+    return _simplified(formula)
+
+
+@lru_cache(maxsize=16384)
+def _simplified(formula: Formula) -> Formula:
     if not formula.args:
         return formula
-    args = [simplify(arg) for arg in formula.args]
+    args = [_simplified(arg) for arg in formula.args]
     result = _rewrite(rebuild(formula, args))
-    return result if result is formula else simplify(result)
+    return result if result is formula else _simplified(result)
 
 
 def _rewrite(node: Formula) -> Formula:

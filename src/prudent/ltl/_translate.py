@@ -86,6 +86,11 @@ def translate(formula: Formula | str, *, max_states: int = 10_000, budget_second
         except TranslationLimitError as error:
             failure = failure or error
             continue
+        except RecursionError:
+            failure = failure or TranslationLimitError(
+                "the formula has too many sub-formulae for Python's stack. Split it, or raise sys.setrecursionlimit."
+            )
+            continue
         if found is not None and (best is None or len(found[0].edges) < len(best[0].edges)):
             best = found
     if best is None:
