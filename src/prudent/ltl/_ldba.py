@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
+from typing import NamedTuple
 
 from prudent.ltl._after import MU, NU, AfterSpace, has_operator, is_recurrence, is_suspendable
 from prudent.ltl._dba import RecurrenceBuilder
@@ -28,10 +29,10 @@ from prudent.ltl._sketch import Edges, Sketch, TranslationLimitError
 _MAX_GUESSES = 12
 
 
-class LimitDeterministicBuilder:
-    """Builds one automaton.
+class Variant(NamedTuple):
+    """A way to build the automaton.
 
-    Parameters
+    Attributes
     ----------
     jump : {"whole", "cubes", "guess"}
         How a jump treats a strengthened formula: one automaton for all of it; one for each disjunct, where that is
@@ -42,14 +43,20 @@ class LimitDeterministicBuilder:
         Whether conjuncts take turns in deterministic automata, or are waited for together.
     """
 
-    def __init__(
-        self, formula: Formula, space: AfterSpace, sketch: Sketch, jump: str, direct: bool, take_turns: bool
-    ) -> None:
+    jump: str
+    direct: bool
+    take_turns: bool
+
+
+class LimitDeterministicBuilder:
+    """Builds one automaton in a sketch; ``initial`` is its first state, -1 for the empty language."""
+
+    def __init__(self, formula: Formula, space: AfterSpace, sketch: Sketch, variant: Variant) -> None:
         self.space = space
         self.sketch = sketch
-        self.jump = jump
-        self.direct = direct
-        self.deterministic = RecurrenceBuilder(space, sketch, take_turns)
+        self.jump = variant.jump
+        self.direct = variant.direct
+        self.deterministic = RecurrenceBuilder(space, sketch, variant.take_turns)
         self.guesses, self._spawned = _inside_nu(formula)
         if len(self.guesses) > _MAX_GUESSES:
             raise TranslationLimitError(
@@ -65,13 +72,10 @@ class LimitDeterministicBuilder:
             return -1
         support = self.space.support(f)
         if self.direct and all(is_recurrence(psi) for psi in support):
-            return self._deterministic(f)
+            return self.deterministic.enter(f)
         if not any(has_operator(psi, MU) for psi in support):
-            return self._deterministic(f)
+            return self.deterministic.enter(f)
         return self.sketch.state(("initial", f), lambda: self._expand(f))
-
-    def _deterministic(self, f: int) -> int:
-        return self.deterministic.enter(f)
 
     def _expand(self, f: int) -> Edges:
         q = self.sketch.number[("initial", f)]
@@ -117,9 +121,9 @@ class LimitDeterministicBuilder:
             return
         if self.jump == "cubes":
             for part in self._disjuncts(g):
-                yield self._deterministic(part)
+                yield self.deterministic.enter(part)
             return
-        yield self._deterministic(g)
+        yield self.deterministic.enter(g)
 
     def _disjuncts(self, g: int) -> list[int]:
         # A conjunction of F- and G-formulae holds with probability 0 or 1 from a recurrent state, so it may be split

@@ -19,26 +19,29 @@ from collections.abc import Callable
 from prudent.ltl._bdd import BDD
 from prudent.ltl._graph import components
 from prudent.ltl._language import Languages, accepts_word, random_words
-from prudent.ltl._sketch import Table, merge_letters
+from prudent.ltl._sketch import Table, TranslationLimitError, merge_letters
 
 _MAX_STATES = 600  # language tests above this size cost more than they save
-_MAX_TRIALS = 150
+_MAX_STATES_TO_TRY, _MAX_TRIALS = 150, 400
 
 
-def reduce_table(table: Table, bdd: BDD, tick: Callable[[], None] = lambda: None) -> Table:
-    """Return an equivalent table with fewer states."""
+def reduce_table(table: Table, bdd: BDD, tick: Callable[[], None]) -> Table:
+    """Return an equivalent table with fewer states; when ``tick`` raises, what has been reached by then."""
     table = trim(table)
-    while True:
-        table = merge_letters(merge_bisimilar(table), bdd)
-        if not 1 < table.n_states <= _MAX_STATES:
-            return table
-        table = trim(merge_equal(table, tick))
-        if not any(table.epsilon):
-            return merge_letters(table, bdd)
-        n_states = table.n_states
-        table = trim(prune_jumps(table, tick))
-        if table.n_states == n_states:
-            return merge_letters(table, bdd)
+    try:
+        while True:
+            table = merge_letters(merge_bisimilar(table), bdd)
+            if not 1 < table.n_states <= _MAX_STATES:
+                return table
+            table = trim(merge_equal(table, tick))
+            if not any(table.epsilon):
+                return merge_letters(table, bdd)
+            n_states = table.n_states
+            table = trim(prune_jumps(table, tick))
+            if table.n_states == n_states:
+                return merge_letters(table, bdd)
+    except TranslationLimitError:
+        return table
 
 
 def _graph(table: Table) -> list[list[int]]:
@@ -207,44 +210,51 @@ def _language_classes(table: Table, languages: Languages) -> list[list[int]]:
 
 def _try_merges(table: Table, tick: Callable[[], None]) -> Table:
     """Merge states of equal language in one component of the deterministic part when a proof succeeds afterwards."""
+    if table.n_states > _MAX_STATES_TO_TRY:
+        return table
+    languages = Languages(table, tick)
+    image = list(range(table.n_states))
     n_trials = 0
-    while table.n_states <= 60:
-        languages = Languages(table, tick)
-        pairs = [
-            (p, q)
-            for members in _language_classes(table, languages)
-            for q in members
-            for p in members
-            if p != q and languages.is_det[p] and languages.is_det[q]
-        ]
-        for p, q in pairs:
-            n_trials += 1
-            if n_trials > _MAX_TRIALS:
-                return table
-            if _keeps_language(table, p, q, languages.signature[q]):
-                table = _select(table, lambda r, p=p, q=q: q if r == p else r)
-                table = trim(table)
-                break
-        else:
-            return table
-    return table
+    for members in _language_classes(table, languages):
+        kept = [q for q in members if languages.is_det[q]]
+        for p in list(kept):
+            for q in kept:
+                if p == q:
+                    continue
+                n_trials += 1
+                if n_trials > _MAX_TRIALS:
+                    break
+                if _keeps_language(table, p, q, languages.signature[q]):
+                    # Languages stay as they were, so what is known about them stays true.
+                    image[p] = q
+                    redirect = [q if r == p else r for r in range(table.n_states)]
+                    table = _redirected(table, [*redirect, -1])
+                    kept.remove(p)
+                    break
+
+    def final(q: int) -> int:
+        while q >= 0 and image[q] != q:
+            q = image[q]
+        return q
+
+    return _select(table, final)
+
+
+def _redirected(table: Table, image: list[int]) -> Table:
+    """Send every edge and jump into q to ``image[q]``; the last entry is the image of the trap."""
+    target = [[image[p] for p in row] for row in table.target]
+    epsilon = [{image[p] for p in jumps} for jumps in table.epsilon]
+    return Table(table.guards, target, table.accepting, epsilon, image[table.initial])
 
 
 def _keeps_language(table: Table, p: int, q: int, signature: int) -> bool:
     """Say whether sending every edge into ``p`` to ``q`` keeps the language of ``q``."""
     n = table.n_states
     shifted = [[-1 if r < 0 else n + (q if r == p else r) for r in row] for row in table.target]
-    both = Table(
-        table.guards,
-        table.target + shifted,
-        table.accepting + table.accepting,
-        [set() for _ in range(2 * n)],
-        0,
-    )
-    words = random_words(len(table.guards))
-    if any(
-        bool(signature >> bit & 1) != accepts_word(both, n + q, *word) for bit, word in enumerate(words[: 10 + 2 * n])
-    ):
+    nothing: list[set[int]] = [set() for _ in range(2 * n)]
+    both = Table(table.guards, table.target + shifted, table.accepting + table.accepting, nothing, 0)
+    words = random_words(len(table.guards))[: 10 + 2 * n]
+    if any(bool(signature >> bit & 1) != accepts_word(both, n + q, *word) for bit, word in enumerate(words)):
         return False
     languages = Languages(both, signature=[0] * (2 * n))  # the words have been tried: no filter
     return languages.included(q, n + q) and languages.included(n + q, q)

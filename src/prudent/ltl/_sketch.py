@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import NamedTuple
 
 from prudent.ltl._bdd import BDD
@@ -104,7 +104,8 @@ def tabulate(sketch: Sketch, initial: int, bdd: BDD, max_classes: int) -> Table 
     pick = {cut: [next(g for g in cut if bdd.conj(g, c)) for c in guards] for cut in set(cuts)}
     target = [[row[g][0] for g in pick[cut]] for row, cut in zip(rows, cuts, strict=True)]
     accepting = [[row[g][1] for g in pick[cut]] for row, cut in zip(rows, cuts, strict=True)]
-    return merge_letters(Table(guards, target, accepting, [set(e) for e in sketch.epsilon], initial), bdd)
+    epsilon = [set(e) for e in sketch.epsilon]
+    return merge_letters(Table(guards, target, accepting, epsilon, initial), bdd)
 
 
 def merge_letters(table: Table, bdd: BDD) -> Table:
@@ -129,7 +130,7 @@ class Rows(NamedTuple):
     """A finished automaton with symbolic guards, one entry a state."""
 
     edges: Sequence[Edges]
-    epsilon: Sequence[Iterable[int]]
+    epsilon: Sequence[Collection[int]]
 
 
 def rows_of(table: Table, bdd: BDD) -> tuple[Rows, int]:

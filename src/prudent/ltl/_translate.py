@@ -9,15 +9,18 @@ from prudent.ltl._after import AfterSpace
 from prudent.ltl._automaton import Automaton, Edge
 from prudent.ltl._formula import TRUE, Formula, expand_equivalences
 from prudent.ltl._guard import GuardSpace
-from prudent.ltl._ldba import LimitDeterministicBuilder
+from prudent.ltl._ldba import LimitDeterministicBuilder, Variant
 from prudent.ltl._parse import parse
 from prudent.ltl._reduce import reduce_table
 from prudent.ltl._simplify import simplify
 from prudent.ltl._sketch import Rows, Sketch, TranslationLimitError, merge_rows, rows_of, tabulate
 
-# How a jump treats its formula, whether states with a deterministic automaton go there at once, and whether conjuncts
-# take turns. The first is best nineteen times in twenty; the others are best where it is worst.
-_VARIANTS = (("cubes", True, True), ("whole", True, False), ("guess", False, True))
+# The first is best nineteen times in twenty; the others are best where it is worst.
+_VARIANTS = (
+    Variant("cubes", direct=True, take_turns=True),
+    Variant("whole", direct=True, take_turns=False),
+    Variant("guess", direct=False, take_turns=True),
+)
 _MAX_LETTER_CLASSES = 4096
 _SMALL = 2  # states: another variant cannot gain enough to be worth its time
 
@@ -36,7 +39,7 @@ def translate(formula: Formula | str, *, max_states: int = 10_000, budget_second
     max_states : int, default=10000
         Limit on the states built before reduction.
     budget_seconds : float, default=30
-        Limit on time. Once half of it is used, the best automaton found so far is returned.
+        Limit on processor time. Once half of it is used, the best automaton found so far is returned.
 
     Returns
     -------
@@ -60,17 +63,21 @@ def translate(formula: Formula | str, *, max_states: int = 10_000, budget_second
         formula = parse(formula)
     if not isinstance(formula, Formula):
         raise TypeError(f"translate needs a Formula or a string, got {type(formula).__name__}. Use ltl.parse.")
-    start = time.monotonic()
+    # Processor time of this thread: what is found must not depend on what else the machine does.
+    start = time.thread_time()
 
-    def tick() -> None:
-        if time.monotonic() - start > budget_seconds:
-            raise TranslationLimitError(
-                f"a translation may take {budget_seconds:g} s, and this formula needs more. "
-                "Raise budget_seconds, or split the formula."
-            )
+    def limit_to(share: float) -> Callable[[], None]:
+        def tick() -> None:
+            if time.thread_time() - start > share * budget_seconds:
+                raise TranslationLimitError(
+                    f"a translation may take {budget_seconds:g} s, and this formula needs more. "
+                    "Raise budget_seconds, or split the formula."
+                )
+
+        return tick
 
     simple = simplify(expand_equivalences(formula))
-    space = AfterSpace(formula.propositions, tick)
+    space = AfterSpace(formula.propositions, limit_to(1.0))
     best: tuple[Rows, int] | None = None
     failure: TranslationLimitError | None = None
     seen: set[object] = set()
@@ -78,11 +85,11 @@ def translate(formula: Formula | str, *, max_states: int = 10_000, budget_second
         limit = max_states
         if best is not None:
             size = len(best[0].edges)
-            if size <= _SMALL or time.monotonic() - start > budget_seconds / 2:
+            if size <= _SMALL or time.thread_time() - start > budget_seconds / 2:
                 break
             limit = min(max_states, 6 * size + 40)
         try:
-            found = _build(simple, space, variant, limit, seen, tick)
+            found = _build(simple, space, variant, limit, seen, limit_to)
         except TranslationLimitError as error:
             failure = failure or error
             continue
@@ -91,7 +98,7 @@ def translate(formula: Formula | str, *, max_states: int = 10_000, budget_second
                 "the formula has too many sub-formulae for Python's stack. Split it, or raise sys.setrecursionlimit."
             )
             continue
-        if found is not None and (best is None or len(found[0].edges) < len(best[0].edges)):
+        if found is not None and (best is None or _cost(found[0]) < _cost(best[0])):
             best = found
     if best is None:
         raise failure or AssertionError("every variant was skipped")
@@ -99,17 +106,21 @@ def translate(formula: Formula | str, *, max_states: int = 10_000, budget_second
     return _finish(*best, space)
 
 
+def _cost(rows: Rows) -> tuple[int, int]:
+    return len(rows.edges), sum(len(targets) for targets in rows.epsilon)
+
+
 def _build(
     formula: Formula,
     space: AfterSpace,
-    variant: tuple[str, bool, bool],
+    variant: Variant,
     max_states: int,
     seen: set[object],
-    tick: Callable[[], None],
+    limit_to: Callable[[float], Callable[[], None]],
 ) -> tuple[Rows, int] | None:
     """Build and reduce one variant; None if an earlier one built the same automaton."""
-    sketch = Sketch(max_states, tick)
-    initial = LimitDeterministicBuilder(formula, space, sketch, *variant).initial
+    sketch = Sketch(max_states, limit_to(0.9))
+    initial = LimitDeterministicBuilder(formula, space, sketch, variant).initial
     key = (initial, tuple(map(tuple, sketch.rows)), tuple(map(tuple, sketch.epsilon)))
     if key in seen:
         return None
@@ -117,7 +128,7 @@ def _build(
     table = tabulate(sketch, initial, space.bdd, _MAX_LETTER_CLASSES)
     if table is None:
         return merge_rows(Rows(sketch.rows, sketch.epsilon), initial, space.bdd)
-    return rows_of(reduce_table(table, space.bdd, tick), space.bdd)
+    return rows_of(reduce_table(table, space.bdd, limit_to(0.95)), space.bdd)
 
 
 def _finish(rows: Rows, initial: int, space: AfterSpace) -> Automaton:
