@@ -134,8 +134,9 @@ def report(records: list[dict[str, object]], data: Path) -> bool:
             print("  LIMIT", r["set"], "negated" if r["negated"] else "", str(r["formula"])[:120])
     seconds = sorted(float(str(r["seconds"])) for r in records)
     in_time = sum(s < 2.0 for s in seconds) / len(seconds)
-    print(f"processor time: median {1e3 * statistics.median(seconds):.1f} ms, "
-          f"99 % {seconds[int(0.99 * len(seconds))]:.2f} s, longest {seconds[-1]:.1f} s, under 2 s {100 * in_time:.2f} %")  # fmt: skip
+    late = seconds[int(0.99 * len(seconds))]
+    print(f"processor time: median {1e3 * statistics.median(seconds):.1f} ms, 99 % {late:.2f} s, "
+          f"longest {seconds[-1]:.1f} s, under 2 s {100 * in_time:.2f} %")  # fmt: skip
     sizes = {r["formula"]: int(str(r["states"])) for r in done if r["set"] == "reference" and not r["negated"]}
     rows = [row for row in read_reference(data) if row["formula"] in sizes]
     print(f"states (trap excluded) on {len(rows)} reference formulae: {sum(sizes.values())}")

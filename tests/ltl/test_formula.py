@@ -104,6 +104,14 @@ def test_formulas_are_immutable():
         ltl.Formula()
 
 
+def test_formulas_combine_with_python_operators():
+    a, b = ltl.parse("a"), ltl.parse("F b")
+    assert (a & b) is ltl.parse("a & F b")
+    assert (a | ~b) is ltl.parse("a | G !b")
+    with pytest.raises(TypeError):
+        a & "b"
+
+
 def test_constants_fold():
     for text, simple in {
         "a & !a": "false", "a | !a": "true", "F false": "false", "G true": "true", "F F a": "F a", "X true": "true",

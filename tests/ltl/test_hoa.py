@@ -120,7 +120,7 @@ def test_several_start_states_are_a_choice():
         ("[@x] 1", "[@x] ?", 9, "no such character"),
         ("State: [t] 1", "State: [t] 0", 11, "described once"),
         ("--END--", "", 14, "complete"),
-        ("Start: 0", "Start: 8", 1, "start state 8"),
+        ("Start: 0", "Start: 8", 3, "start state 8"),
     ],
 )
 def test_broken_text_gives_the_line(old, new, line, words_in_message):

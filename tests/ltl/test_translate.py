@@ -49,7 +49,7 @@ def test_small_automata(text, n_states, n_epsilon):
     [
         ("((F (l & (X ((G F t) & (G F w))))) | ((G F a) & (G F b))) & (G !o)", 8),
         ("F(a & Gb) | F(c & Gd) | F(e & Gf) | F(g & Gh)", 20),
-        ("G((a & Fb) | (c & Fd) | (e & Ff))", 30),
+        ("F G ((a U X X b) | (c U X X d))", 73),
         ("(FGa | GFb) & (FGc | GFa) & (FGd | GFc) & (FGe | GFd)", 29),
         ("(Fa | Gb) & (Fb | Gc) & (Fc | Gd) & (Fd | Ge)", 55),
     ],

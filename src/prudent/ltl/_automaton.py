@@ -238,11 +238,11 @@ class Automaton:
 
     def is_deterministic(self) -> bool:
         """Say whether there are no epsilon moves and no two edges of a state share a letter."""
-        return not self.n_epsilon and all(self._is_choice_free(q) for q in range(self.n_states))
+        return not self.n_epsilon and all(self._choice_free)
 
     def is_limit_deterministic(self) -> bool:
         """Say whether choice ends: no state that lies on an accepting cycle can reach a state with a choice."""
-        free = [not self._epsilon[q] and self._is_choice_free(q) for q in range(self.n_states)]
+        free = [not self._epsilon[q] and self._choice_free[q] for q in range(self.n_states)]
         graph = [[e.target for e in row] + list(self._epsilon[q]) for q, row in enumerate(self._edges)]
         component = components(graph)  # numbered so that successors have smaller or equal numbers
         ends = [True] * (max(component) + 1)
@@ -256,17 +256,20 @@ class Automaton:
         full = (1 << self._n_sets) - 1
         return all(end or sets != full for end, sets in zip(ends, accepting, strict=True))
 
-    def _is_choice_free(self, q: int) -> bool:
+    @cached_property
+    def _choice_free(self) -> tuple[bool, ...]:
         from prudent.ltl._guard import GuardSpace
 
         space = GuardSpace(self._propositions)
-        covered = 0
-        for e in self._edges[q]:
-            guard = space.function(e.guard)
-            if space.bdd.conj(covered, guard):
-                return False
-            covered = space.bdd.disj(covered, guard)
-        return True
+        result = []
+        for row in self._edges:
+            covered, is_free = 0, True
+            for e in row:
+                guard = space.function(e.guard)
+                is_free = is_free and not space.bdd.conj(covered, guard)
+                covered = space.bdd.disj(covered, guard)
+            result.append(is_free)
+        return tuple(result)
 
     def remove_epsilon(self) -> Automaton:
         """Return a non-deterministic automaton of the same language without epsilon moves."""

@@ -52,10 +52,10 @@ class Formula:
         return _make, (self.op, self.args, self.name)
 
     def __and__(self, other: Formula) -> Formula:
-        return conjunction((self, other))
+        return conjunction((self, other)) if isinstance(other, Formula) else NotImplemented
 
     def __or__(self, other: Formula) -> Formula:
-        return disjunction((self, other))
+        return disjunction((self, other)) if isinstance(other, Formula) else NotImplemented
 
     def __invert__(self) -> Formula:
         return self.negate()

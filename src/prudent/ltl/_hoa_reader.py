@@ -60,6 +60,7 @@ class _Reader:
         self.names: list[str] = []
         self.aliases: dict[str, Formula] = {}
         self.starts: list[int] = []
+        self.start_lines: list[int] = []
         self.n_states: int | None = None
         self.n_sets = 0
         self.used_sets: list[int] | None = None
@@ -121,6 +122,7 @@ class _Reader:
         if name == "States:":
             self.n_states = int(self._need("int", "the number of states").text)
         elif name == "Start:":
+            self.start_lines.append(self._peek().line)
             self.starts.append(int(self._need("int", "a state number").text))
             if self._peek().text == "&":
                 self._fail("alternating automata cannot be used", "Convert the file, for example with autfilt.")
@@ -244,9 +246,11 @@ class _Reader:
     def _assemble(self, moves: dict[int, list[_Move]], names: dict[int, str]) -> Automaton:
         mentioned = [*self.starts, *moves, *(m.target for row in moves.values() for m in row)]
         n = self.n_states if self.n_states is not None else max(mentioned, default=-1) + 1
-        for q in self.starts:
+        for q, line in zip(self.starts, self.start_lines, strict=True):
             if q >= n:
-                raise HOAError(f"line 1: states are numbered 0 to {n - 1}, got start state {q}. Correct the header.")
+                raise HOAError(
+                    f"line {line}: states are numbered 0 to {n - 1}, got start state {q}. Correct the header."
+                )
         for q, row in moves.items():
             for m in row:
                 if m.target >= n or q >= n:
