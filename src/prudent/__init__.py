@@ -1,1 +1,54 @@
-"""Prudent: decision policies that come with a number you can trust."""
+"""Prudent: decision policies that come with a number you can trust.
+
+The public names are loaded when they are first used, so that ``import prudent`` is quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "IVRegression": "prudent.iv",
+    "load": "prudent._storage",
+    "DataError": "prudent.errors",
+    "ModelFileError": "prudent.errors",
+    "NotFittedError": "prudent.errors",
+    "PrudentError": "prudent.errors",
+    "RoleError": "prudent.errors",
+}
+_PACKAGES = ("bench", "cmr", "datasets", "errors", "iv", "nn")
+
+__all__ = [
+    "DataError",
+    "IVRegression",
+    "ModelFileError",
+    "NotFittedError",
+    "PrudentError",
+    "RoleError",
+    "bench",
+    "cmr",
+    "datasets",
+    "errors",
+    "iv",
+    "load",
+    "nn",
+]
+
+if TYPE_CHECKING:
+    from prudent import bench, cmr, datasets, errors, iv, nn
+    from prudent._storage import load
+    from prudent.errors import DataError, ModelFileError, NotFittedError, PrudentError, RoleError
+    from prudent.iv import IVRegression
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in _PACKAGES:
+        return import_module(f"prudent.{name}")
+    raise AttributeError(f"module 'prudent' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

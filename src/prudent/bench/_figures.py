@@ -1,0 +1,161 @@
+"""Figures from records, as SVG that can stand inside an HTML page in light and dark."""
+
+import io
+import re
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from prudent.bench._definition import Figure, point_label
+from prudent.bench._folder import Sweep
+from prudent.bench._table import quartiles
+
+# Middle tones, told apart by colour-blind readers (after Okabe and Ito), with contrast on white and on near-black.
+_COLOURS = ("#2f86c5", "#d9711c", "#189a72", "#c267a0", "#8c8c1a", "#7a72d6")
+_MARKERS = ("o", "s", "D", "^", "v", "P")
+_INK = "#010203"
+"""Stands for the page's text colour: replaced by ``currentColor``."""
+
+
+def svg(sweep: Sweep, figure: Figure) -> str | None:
+    """The figure as an ``<svg>`` element, or None when no run has the data."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    name = sweep.experiment.name
+    style: dict[Any, Any] = {
+        "font.size": 11,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "grid.alpha": 0.18,
+        "svg.fonttype": "none",
+        # Element ids come from this salt: two figures on one page must not share them.
+        "svg.hashsalt": f"{name} {figure.kind} {figure.y}",
+        "font.family": "sans-serif",
+    }
+    inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+    style |= dict.fromkeys(inked, _INK)
+    draw: dict[str, Callable[[Any, Sweep, Figure], None]] = {"boxes": _boxes, "lines": _lines, "curves": _curves}
+    with matplotlib.rc_context(style):
+        canvas = Canvas(figsize=(5.2, 3.7), layout="constrained")
+        axes = canvas.subplots()
+        draw[figure.kind](axes, sweep, figure)
+        if not axes.has_data():
+            return None
+        if figure.log_x and figure.kind != "boxes":
+            axes.set_xscale("log")
+        if figure.log_y:
+            axes.set_yscale("log")
+        _plain_ticks(axes, sweep, figure)
+        axes.set_xlabel(_title(sweep, figure.x))
+        axes.set_ylabel(_title(sweep, figure.y))
+        canvas.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=10)
+        out = io.StringIO()
+        canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(out.getvalue(), f"{sweep.experiment.title}: {_title(sweep, figure.y)}")
+
+
+def _boxes(axes: Any, sweep: Sweep, figure: Figure) -> None:
+    points = sweep.experiment.points()
+    methods = sweep.experiment.methods
+    width = 0.8 / len(methods)
+    for number, method in enumerate(methods):
+        colour = _COLOURS[number % len(_COLOURS)]
+        places = [index + (number - (len(methods) - 1) / 2) * width for index in range(len(points))]
+        data = [sweep.values(method.name, point, figure.y) for point in points]
+        filled = [(place, values) for place, values in zip(places, data, strict=True) if values]
+        if not filled:
+            continue
+        line = {"color": colour, "linewidth": 1.3}
+        axes.boxplot(
+            [values for _, values in filled],
+            positions=[place for place, _ in filled],
+            widths=width * 0.8,
+            patch_artist=True,
+            boxprops={"facecolor": colour + "55", "edgecolor": colour},
+            whiskerprops=line,
+            capprops=line,
+            medianprops={"color": colour, "linewidth": 2.2},
+            flierprops={"marker": ".", "markeredgecolor": colour, "markersize": 5},
+        )
+        axes.plot([], [], color=colour, linewidth=6, alpha=0.6, label=method.title)
+        place_of = {point_label(point): place for point, place in zip(points, places, strict=True)}
+        _mark_references(axes, sweep, figure, method.name, place_of)
+    axes.set_xticks(range(len(points)), [", ".join(str(value) for value in point.values()) for point in points])
+    axes.set_xlim(-0.6, len(points) - 0.4)
+
+
+def _lines(axes: Any, sweep: Sweep, figure: Figure) -> None:
+    for number, method in enumerate(sweep.experiment.methods):
+        by_x: dict[Any, list[float]] = {}
+        for point in sweep.experiment.points():
+            by_x.setdefault(point[figure.x], []).extend(sweep.values(method.name, point, figure.y))
+        _band(axes, number, method.title, [(x, values) for x, values in by_x.items() if values])
+        place_of = {point_label(point): point[figure.x] for point in sweep.experiment.points()}
+        _mark_references(axes, sweep, figure, method.name, place_of)
+
+
+def _curves(axes: Any, sweep: Sweep, figure: Figure) -> None:
+    number = 0
+    for method in sweep.experiment.methods:
+        for point in sweep.experiment.points():
+            by_x: dict[float, list[float]] = {}
+            all_xs, all_ys = (sweep.values(method.name, point, name) for name in (figure.x, figure.y))
+            for xs, ys in zip(all_xs, all_ys, strict=True):
+                for x, y in zip(xs, ys, strict=True):
+                    by_x.setdefault(x, []).append(y)
+            label = ", ".join(text for text in (method.title, point_label(point)) if text)
+            _band(axes, number, label, sorted(by_x.items()))
+            number += 1
+
+
+def _band(axes: Any, number: int, label: str, data: list[tuple[Any, list[float]]]) -> None:
+    """Median line and quartile band."""
+    if not data:
+        return
+    xs = [x for x, _ in data]
+    low, median, high = zip(*(quartiles(values) for _, values in data), strict=True)
+    colour = _COLOURS[number % len(_COLOURS)]
+    marker = _MARKERS[number % len(_MARKERS)] if len(xs) <= 20 else None
+    axes.plot(xs, median, color=colour, linewidth=1.8, marker=marker, markersize=5, label=label)
+    axes.fill_between(xs, low, high, color=colour, alpha=0.22, linewidth=0)
+
+
+def _mark_references(axes: Any, sweep: Sweep, figure: Figure, method: str, place_of: dict[str, Any]) -> None:
+    """A short bar at each value that stands beside this method."""
+    for ref in sweep.experiment.references:
+        marks = [(place_of[label], value) for label, value in ref.values.items() if label in place_of]
+        if marks and ref.metric == figure.y and ref.method == method and ref.role != "goal":
+            axes.plot(*zip(*marks, strict=True), linestyle="", marker="_", color=_INK, markersize=14, label=ref.label)
+
+
+def _plain_ticks(axes: Any, sweep: Sweep, figure: Figure) -> None:
+    """Numbers as written (0.05, 2000) instead of powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    if figure.log_y:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(plain)
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    if figure.log_x and figure.kind == "lines":
+        axes.set_xticks(sweep.experiment.grid[figure.x])
+        axes.xaxis.set_major_formatter(plain)
+        axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _title(sweep: Sweep, name: str) -> str:
+    titles = {metric.name: metric.title for metric in sweep.experiment.metrics}
+    return titles.get(name, name)
+
+
+def _inline(text: str, description: str) -> str:
+    """An element for use inside HTML: no prologue or namespaces (the parser knows them), page's own ink and font."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
+    box = re.search(r'viewBox="[^"]*"', text)
+    opening = f'<svg {box[0] if box else ""} role="img" aria-label="{escape(description)}">'
+    return (opening + text[text.index(">") + 1 :]).replace(_INK, "currentColor").strip()

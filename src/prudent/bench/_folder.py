@@ -1,0 +1,70 @@
+"""The output folder: one record file per experiment, read back as sweeps."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from prudent.bench._definition import BenchError, Cell, Experiment, cell_key
+from prudent.bench._records import Entry, RecordFile, best_results
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """An experiment as it was last planned in a folder, with what is recorded of it."""
+
+    experiment: Experiment
+    command: str
+    results: dict[str, Entry]
+    """Best entry by cell key; only cells of this definition."""
+    lost_workers: int
+    """Attempts that ended with the death of the worker."""
+
+    def at(self, method: str, point: dict) -> list[Entry]:
+        """Recorded cells of a method at a grid point, by seed."""
+        keys = [cell_key(method, point, seed) for seed in range(self.experiment.runs)]
+        return [self.results[key] for key in keys if key in self.results]
+
+    def values(self, method: str, point: dict, metric: str) -> list:
+        """A metric of the successful runs of a method at a grid point, by seed."""
+        return [entry["metrics"][metric] for entry in self.at(method, point) if entry["status"] == "ok"]
+
+    def missing(self) -> list[Cell]:
+        return [cell for cell in self.experiment.cells() if cell.key not in self.results]
+
+    def errors(self) -> list[Entry]:
+        return [entry for entry in self.results.values() if entry["status"] == "error"]
+
+
+def record_path(out: Path, name: str) -> Path:
+    return out / f"{name}.jsonl"
+
+
+def load_folder(folder: Path, names: list[str] | None = None) -> list[Sweep]:
+    """All sweeps in a folder, or those named, sorted by name."""
+    if not folder.is_dir():
+        raise BenchError(f"no such folder: {folder}; run 'prudent bench run NAME --out {folder}' first")
+    found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.jsonl"))
+    unknown = sorted(set(names or []) - set(found))
+    if unknown:
+        raise BenchError(f"{folder} has no records of {unknown[0]!r}; it has: {', '.join(found) or 'none'}")
+    sweeps = [load_sweep(record_path(folder, name)) for name in (names or found)]
+    sweeps = [sweep for sweep in sweeps if sweep is not None]
+    if not sweeps:
+        raise BenchError(f"no records in {folder}; run 'prudent bench run NAME --out {folder}' first")
+    return sweeps
+
+
+def load_sweep(path: Path) -> Sweep | None:
+    """The sweep recorded in one file; None for a file without a plan."""
+    entries = RecordFile(path).read_new()
+    plans = [entry for entry in entries if entry["kind"] == "plan"]
+    if not plans:
+        return None
+    experiment = Experiment.from_json(plans[-1]["experiment"])
+    # A later plan for fewer runs does not hide the runs that are there.
+    experiment = replace(experiment, runs=max(plan["experiment"]["runs"] for plan in plans))
+    digests = experiment.digests()
+    runs = [entry for entry in entries if entry["kind"] == "run"]
+    runs = [entry for entry in runs if digests.get(entry["method"]) == entry["definition"]]
+    command = max(plans, key=lambda plan: plan["experiment"]["runs"])["command"]
+    finished = best_results([entry for entry in runs if entry["final"]])
+    return Sweep(experiment, command, finished, sum(entry["worker_lost"] for entry in runs))

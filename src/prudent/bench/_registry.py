@@ -1,0 +1,42 @@
+"""Finding experiments: every `Experiment` at module level of `prudent.bench.experiments` and of ``PRUDENT_BENCH``."""
+
+import fnmatch
+import importlib
+import os
+import pkgutil
+from collections.abc import Sequence
+
+from prudent.bench import experiments
+from prudent.bench._definition import BenchError, Experiment
+
+
+def load_all() -> dict[str, Experiment]:
+    """All known experiments by name, sorted."""
+    modules = [info.name for info in pkgutil.walk_packages(experiments.__path__, experiments.__name__ + ".")]
+    extra = [name.strip() for name in os.environ.get("PRUDENT_BENCH", "").split(",") if name.strip()]
+    found: dict[str, Experiment] = {}
+    for module_name in [*modules, *extra]:
+        for experiment in _experiments_of(module_name):
+            if found.setdefault(experiment.name, experiment) is not experiment:
+                raise BenchError(f"two experiments are called {experiment.name!r}; rename the one in {module_name}")
+    return dict(sorted(found.items()))
+
+
+def find(patterns: Sequence[str]) -> list[Experiment]:
+    """Experiments that match names or shell patterns such as ``iv/*``; all of them for an empty sequence."""
+    known = load_all()
+    chosen: dict[str, Experiment] = {}
+    for pattern in patterns or ["*"]:
+        names = fnmatch.filter(known, pattern)
+        if not names:
+            raise BenchError(f"no experiment is called {pattern!r}; known: {', '.join(known)}")
+        chosen |= {name: known[name] for name in names}
+    return list(chosen.values())
+
+
+def _experiments_of(module_name: str) -> list[Experiment]:
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as err:
+        raise BenchError(f"cannot import {module_name!r}, named in PRUDENT_BENCH: {err}") from err
+    return [value for value in vars(module).values() if isinstance(value, Experiment)]

@@ -1,0 +1,233 @@
+"""Tables from records: ours beside published numbers, as Markdown, CSV, HTML or on the terminal."""
+
+import csv
+import io
+import math
+import re
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from prudent.bench._definition import BenchError, Metric, Reference, point_label
+from prudent.bench._folder import Sweep
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of a table: the median over runs with its quartiles, or a published value."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    runs: int = 0
+    errors: int = 0
+    reached: bool | None = None
+    """Whether the target is met; None without a target, or for a quick run, whose settings are not the target's."""
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    kind: str
+    """``ours``, or the role of a reference."""
+    entries: tuple[Entry, ...]
+    slope: tuple[float, float] | None = None
+    """Log-log slope and its standard error."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One metric of one experiment."""
+
+    experiment: str
+    metric: Metric
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def has_slope(self) -> bool:
+        return any(row.slope is not None for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A target or goal that the records miss."""
+
+    method: str
+    column: str
+    metric: Metric
+    value: float
+    bound: float
+    label: str
+    role: str
+
+
+def tables(sweep: Sweep) -> list[Table]:
+    """One table per metric that is a number."""
+    columns = tuple(point_label(point) for point in sweep.experiment.points())
+    return [
+        Table(sweep.experiment.name, metric, columns, tuple(_rows(sweep, metric, columns)))
+        for metric in sweep.experiment.metrics
+        if metric.in_tables
+    ]
+
+
+def shortfalls(sweep: Sweep) -> list[Shortfall]:
+    """Targets and goals that the medians miss; none for quick runs."""
+    missed = []
+    for table in tables(sweep):
+        for method, row in zip(sweep.experiment.methods, table.rows, strict=False):
+            for ref in _judged(sweep, table.metric, method.name):
+                for column, entry in zip(table.columns, row.entries, strict=True):
+                    value, bound = entry.value, ref.values.get(column)
+                    if value is not None and bound is not None and not _reaches(value, bound, table.metric):
+                        missed.append(Shortfall(method.title, column, table.metric, value, bound, ref.label, ref.role))
+    return missed
+
+
+def _rows(sweep: Sweep, metric: Metric, columns: tuple[str, ...]) -> list[Row]:
+    # Ours first, in the order of the definition: `shortfalls` relies on it.
+    rows = [_own_row(sweep, metric, method.name, method.title) for method in sweep.experiment.methods]
+    references = [ref for ref in sweep.experiment.references if ref.metric == metric.name]
+    references = [ref for ref in references if any(column in ref.values for column in columns)]
+    for ref in references:
+        rows.append(Row(ref.label, ref.role, tuple(Entry(ref.values.get(column)) for column in columns)))
+    return rows
+
+
+def _own_row(sweep: Sweep, metric: Metric, method: str, label: str) -> Row:
+    targets = [ref for ref in _judged(sweep, metric, method) if ref.role == "target"]
+    entries = []
+    for point in sweep.experiment.points():
+        values = sweep.values(method, point, metric.name)
+        errors = len(sweep.at(method, point)) - len(values)
+        if not values:
+            entries.append(Entry(None, errors=errors))
+            continue
+        low, median, high = quartiles(values)
+        bounds = [target.values[point_label(point)] for target in targets if point_label(point) in target.values]
+        reached = all(_reaches(median, bound, metric) for bound in bounds) if bounds else None
+        entries.append(Entry(median, low, high, len(values), errors, reached))
+    return Row(label, "ours", tuple(entries), _slope(sweep, metric, method))
+
+
+def _judged(sweep: Sweep, metric: Metric, method: str) -> list[Reference]:
+    if sweep.experiment.is_quick or not metric.better:
+        return []
+    refs = sweep.experiment.references
+    return [ref for ref in refs if ref.role != "published" and ref.metric == metric.name and ref.method == method]
+
+
+def _reaches(value: float, bound: float, metric: Metric) -> bool:
+    return value <= bound if metric.better == "lower" else value >= bound
+
+
+def _slope(sweep: Sweep, metric: Metric, method: str) -> tuple[float, float] | None:
+    """Least-squares slope of log(metric) on log(axis) over all runs, with its standard error."""
+    if not metric.slope_over:
+        return None
+    pairs = [
+        (math.log(float(point[metric.slope_over])), math.log(value))
+        for point in sweep.experiment.points()
+        for value in sweep.values(method, point, metric.name)
+        if value > 0
+    ]
+    if len(pairs) < 3 or len({x for x, _ in pairs}) < 2:
+        return None
+    xs, ys = zip(*pairs, strict=True)
+    fit = statistics.linear_regression(xs, ys)
+    residuals = [y - fit.intercept - fit.slope * x for x, y in pairs]
+    spread = statistics.pvariance(xs) * len(xs)
+    return fit.slope, math.sqrt(math.fsum(r * r for r in residuals) / (len(xs) - 2) / spread)
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, median, high
+
+
+def entry_text(entry: Entry, metric: Metric) -> str:
+    """``0.105 (0.098–0.117)``, with what failed; an en dash for nothing."""
+    text = "–" if entry.value is None else format(entry.value, metric.format)
+    if entry.low is not None and entry.high is not None and entry.runs > 1:
+        text += f" ({format(entry.low, metric.format)}–{format(entry.high, metric.format)})"
+    return text + (f" [{entry.errors} failed]" if entry.errors else "")
+
+
+def slope_text(row: Row) -> str:
+    return "" if row.slope is None else f"{row.slope[0]:.2f} ± {row.slope[1]:.2f}"
+
+
+def row_label(row: Row) -> str:
+    return row.label if row.kind == "ours" else f"{row.label} ({row.kind})"
+
+
+def footnotes(sweep: Sweep) -> list[str]:
+    """Protocol, what the numbers are, and sources; the same words in every format."""
+    experiment = sweep.experiment
+    runs = sorted({len(sweep.at(method.name, point)) for method in experiment.methods for point in experiment.points()})
+    count = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+    spread = "one run" if runs == [1] else f"median (quartiles) over {count} runs"
+    commits = sorted({entry["commit"] for entry in sweep.results.values() if entry["commit"]})
+    notes = [f"Protocol: {experiment.protocol}", f"Ours: {spread}, seeds from 0" + _at_commit(commits) + "."]
+    settings = [(method.title, method.settings) for method in experiment.methods if method.settings]
+    notes += [f"{title}: {', '.join(f'{name}={value}' for name, value in items.items())}." for title, items in settings]
+    if experiment.is_quick:
+        notes.append("A quick run, with smaller settings than the protocol's: targets are not judged.")
+    sources = dict.fromkeys(ref.source for ref in experiment.references if ref.source)
+    return notes + [f"Source: {source}." for source in sources]
+
+
+def _at_commit(commits: list[str]) -> str:
+    return f", commit {', '.join(commits)}" if commits else ""
+
+
+def markdown(sweep: Sweep) -> str:
+    """The tables of an experiment as Markdown, protocol and command under them. The same records give the same text."""
+    blocks = [_markdown_table(table) for table in tables(sweep)]
+    notes = "\n".join(f"- {note}" for note in footnotes(sweep))
+    return "\n\n".join([*blocks, notes + f"\n- Command: `{sweep.command}`"]) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    head = [table.metric.title, *table.columns] + (["slope"] if table.has_slope else [])
+    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for row in table.rows:
+        cells = [_mark(entry_text(entry, table.metric), entry.reached) for entry in row.entries]
+        lines.append([row_label(row), *cells] + ([slope_text(row)] if table.has_slope else []))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _mark(text: str, reached: bool | None) -> str:
+    return text if reached is None else f"{text} {'✓' if reached else '✗'}"
+
+
+def csv_text(sweeps: list[Sweep]) -> str:
+    """One line per number of every table."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["experiment", "metric", "method", "kind", "point", "median", "q25", "q75", "runs", "errors"])
+    for sweep in sweeps:
+        for table in tables(sweep):
+            for row in table.rows:
+                for column, entry in zip(table.columns, row.entries, strict=True):
+                    numbers = [entry.value, entry.low, entry.high, entry.runs, entry.errors]
+                    writer.writerow([table.experiment, table.metric.name, row.label, row.kind, column, *numbers])
+    return out.getvalue()
+
+
+def update_block(path: Path, sweep: Sweep) -> None:
+    """Replace what stands between ``<!-- bench:NAME -->`` and ``<!-- /bench -->`` in a Markdown file."""
+    name = sweep.experiment.name
+    try:
+        text = path.read_text()
+    except OSError as err:
+        raise BenchError(f"cannot read {path}: {err.strerror}") from err
+    pattern = re.compile(rf"(<!-- bench:{re.escape(name)} -->\n).*?(<!-- /bench -->)", re.DOTALL)
+    updated, count = pattern.subn(lambda match: f"{match[1]}\n{markdown(sweep)}\n{match[2]}", text)
+    if count != 1:
+        raise BenchError(f"{path} must have one block '<!-- bench:{name} -->' ... '<!-- /bench -->', it has {count}")
+    path.write_text(updated)

@@ -1,0 +1,44 @@
+"""The ``prudent`` command. Heavy modules are imported by the commands that need them."""
+
+import sys
+
+import typer
+
+from prudent.cli import _bench, _demo, _iv
+
+app = typer.Typer(
+    name="prudent",
+    help="Learn decision policies that come with a number you can trust.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(_iv.app, name="iv")
+app.add_typer(_bench.app, name="bench")
+app.command(name="demo")(_demo.demo)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        from prudent import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: our own errors become one line and exit code 2, never a traceback."""
+    from prudent.errors import PrudentError
+
+    try:
+        app()
+    except (PrudentError, ValueError, OSError) as error:
+        sys.stderr.write(f"prudent: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("prudent: interrupted\n")
+        sys.exit(130)
+
+
+__all__ = ["app", "main"]

@@ -1,0 +1,166 @@
+"""``prudent bench``: list, run, tabulate and report experiments."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prudent import bench
+
+app = typer.Typer(no_args_is_help=True, help="Run, resume, tabulate and report the experiments.")
+
+_Folder = Annotated[Path, typer.Argument(help="Folder of records, as given to 'bench run --out'.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@app.command("list")
+def list_experiments(as_json: _Json = False) -> None:
+    """List the experiments, with the time they take on this machine's cores."""
+    from prudent.bench._threads import available_cores
+
+    experiments = bench.find([])
+    cores = len(available_cores())
+    rows = [
+        {
+            "name": experiment.name,
+            "title": experiment.title,
+            "methods": [method.name for method in experiment.methods],
+            "cells": len(experiment.cells()),
+            "estimate_seconds": experiment.estimate_seconds() / cores,
+            "quick_cells": len(experiment.quick_version().cells()),
+            "quick_estimate_seconds": experiment.quick_version().estimate_seconds() / cores,
+        }
+        for experiment in experiments
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from prudent.bench._report import duration
+
+    table = Table("name", "title", "methods", "cells", f"time, {cores} cores", "quick")
+    for row in rows:
+        times = duration(row["estimate_seconds"]), duration(row["quick_estimate_seconds"])
+        table.add_row(row["name"], row["title"], ", ".join(row["methods"]), str(row["cells"]), *times)
+    Console().print(table)
+
+
+@app.command("run")
+def run_experiments(
+    names: Annotated[list[str] | None, typer.Argument(help="Names or patterns such as 'iv/*'; none: all.")] = None,
+    runs: Annotated[int | None, typer.Option(help="Runs per cell, seeds 0..RUNS-1; default: the definition's.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small settings: a check that everything works.")] = False,
+    engine: Annotated[str, typer.Option(help="'local' (processes) or 'ray' (cluster at RAY_ADDRESS).")] = "local",
+    workers: Annotated[int | None, typer.Option(help="Cells at a time; default: one per core.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Run only what the records in OUT do not have.")] = False,
+    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="With --resume: also failed cells.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("bench-out"),
+    as_json: _Json = False,
+) -> None:
+    """Run experiments; each finished cell is one JSON line under OUT."""
+    if retry_errors and not resume:
+        raise bench.BenchError("--retry-errors works on existing records: add --resume")
+    experiments = bench.find(names or [])
+    try:
+        bench.run(
+            experiments,
+            out,
+            runs=runs,
+            quick=quick,
+            engine=engine,
+            workers=workers,
+            resume=resume,
+            retry_errors=retry_errors,
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; what is done is in {out}, continue with --resume", err=True)
+        raise typer.Exit(130) from None
+    sweeps = bench.load_folder(out, [experiment.name for experiment in experiments])
+    if as_json:
+        typer.echo(json.dumps([_outcome(sweep) for sweep in sweeps], indent=2))
+        return
+    for sweep in sweeps:
+        state = _outcome(sweep)
+        typer.echo(f"{state['experiment']}: {state['done']} cells done, {state['failed']} failed")
+    typer.echo(f"next: prudent bench table {out}, prudent bench report {out}")
+
+
+@app.command("table")
+def print_tables(
+    folder: _Folder,
+    experiment: Annotated[str | None, typer.Option(help="Only this experiment.")] = None,
+    format: Annotated[str, typer.Option(help="text, md or csv.")] = "text",
+    update: Annotated[
+        Path | None, typer.Option(help="Markdown file whose '<!-- bench:NAME -->' blocks are replaced instead.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show the numbers of a folder, ours beside published ones."""
+    if format not in ("text", "md", "csv"):
+        raise bench.BenchError(f"the format must be text, md or csv, got {format!r}")
+    sweeps = bench.load_folder(folder, [experiment] if experiment else None)
+    if update is not None:
+        for sweep in sweeps:
+            bench.update_block(update, sweep)
+        typer.echo(f"updated {update}")
+        return
+    if as_json:
+        from dataclasses import asdict
+
+        typer.echo(json.dumps([asdict(table) for sweep in sweeps for table in bench.tables(sweep)], indent=2))
+    elif format == "csv":
+        typer.echo(bench.csv_text(sweeps), nl=False)
+    elif format == "md":
+        typer.echo("\n".join(bench.markdown(sweep) for sweep in sweeps), nl=False)
+    else:
+        for sweep in sweeps:
+            _print_sweep(sweep)
+
+
+@app.command("report")
+def make_report(
+    folder: _Folder,
+    format: Annotated[str, typer.Option(help="html, md or csv.")] = "html",
+    out: Annotated[Path | None, typer.Option(help="File to write; default: FOLDER/report.FORMAT.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Write a report of a folder: one page that needs no network."""
+    path = bench.write_report(folder, format=format, out=out)
+    typer.echo(json.dumps({"report": str(path)}) if as_json else str(path))
+
+
+def _outcome(sweep: bench.Sweep) -> dict[str, str | int]:
+    failed, missing = len(sweep.errors()), len(sweep.missing())
+    return {
+        "experiment": sweep.experiment.name,
+        "done": len(sweep.results) - failed,
+        "failed": failed,
+        "missing": missing,
+    }
+
+
+def _print_sweep(sweep: bench.Sweep) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from prudent.bench._report import not_reached
+    from prudent.bench._table import entry_text, footnotes, row_label, slope_text
+
+    console = Console()
+    for table in bench.tables(sweep):
+        shown = Table(table.metric.title, title=f"{sweep.experiment.title} ({table.experiment})")
+        for column in table.columns:
+            shown.add_column(column, justify="right")
+        if table.has_slope:
+            shown.add_column("slope", justify="right")
+        for row in table.rows:
+            cells = [entry_text(entry, table.metric) for entry in row.entries]
+            style = None if row.kind == "ours" else "dim"
+            shown.add_row(row_label(row), *cells, *([slope_text(row)] if table.has_slope else []), style=style)
+        console.print(shown)
+    for line in [*footnotes(sweep), *(f"Not reached: {line}" for line in not_reached(sweep))]:
+        console.print(line, style="dim", highlight=False, markup=False)
+    console.print(f"$ {sweep.command}", highlight=False, markup=False)

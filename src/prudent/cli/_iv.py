@@ -1,0 +1,155 @@
+"""``prudent iv``: instrumental-variable regression from the command line."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prudent.cli._tables import parse_values, read_table, show, split_names
+from prudent.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from prudent.iv import IVRegression
+
+app = typer.Typer(help="Causal effects and policies from a table with instruments.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Model = Annotated[Path, typer.Argument(help="Folder of a saved model.")]
+Context = Annotated[str | None, typer.Option(help="One context, as name=value,name=value.")]
+Contexts = Annotated[Path | None, typer.Option(help="Table with one context per row.")]
+
+
+@app.command()
+def fit(
+    data: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.")],
+    outcome: Annotated[str, typer.Option(help="Outcome column(s), comma separated.")],
+    action: Annotated[str, typer.Option(help="Action column(s).")],
+    instrument: Annotated[str, typer.Option(help="Instrument column(s).")],
+    out: Annotated[Path, typer.Option(help="Folder for the model and its picture.")],
+    context: Annotated[str | None, typer.Option(help="Context column(s).")] = None,
+    group: Annotated[str | None, typer.Option(help="Column that names the unit of a row.")] = None,
+    folds: Annotated[int, typer.Option(help="Cross-fitting folds; 1 is the fast variant.")] = 10,
+    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Fit an effect model and save it."""
+    frame = read_table(data)
+    from prudent.cmr import DMLCMR
+    from prudent.iv import IVRegression
+
+    model = IVRegression(DMLCMR(n_folds=folds), seed=seed).fit(
+        frame,
+        outcome=split_names(outcome),
+        action=split_names(action),
+        instruments=split_names(instrument),
+        context=split_names(context) or None,
+        groups=group,
+    )
+    folder = model.save(out)
+    if model.roles_["action"].is_categorical or model.roles_["action"].width == 1:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        model.plot_effect().figure.savefig(folder / "effect.png", dpi=150)
+    _show_diagnosis(model, as_json)
+    if not as_json:
+        print(f"saved in {folder}/" + (" with effect.png" if (folder / "effect.png").exists() else ""))
+
+
+@app.command()
+def effect(
+    model: Model,
+    grid: Annotated[str | None, typer.Option(help="Actions, as name=low:high:count.")] = None,
+    action: Annotated[str | None, typer.Option(help="Actions, as values: 10,12.5 or red,blue.")] = None,
+    context: Context = None,
+    as_json: Json = False,
+) -> None:
+    """Effect of actions in a context."""
+    fitted = _load(model)
+    name = ", ".join(fitted.roles_["action"].names)
+    actions = _grid(grid, fitted) if grid else _values(action)
+    values = fitted.effect(actions, parse_values(context) or None)
+    show("E[outcome | do(action), context]", [name, "effect"], _rows(actions, values), as_json=as_json)
+
+
+@app.command()
+def policy(
+    model: Model,
+    actions: Annotated[str | None, typer.Option(help="A range low:high, or candidates 1,2,3.")] = None,
+    context: Context = None,
+    contexts: Contexts = None,
+    minimise: Annotated[bool, typer.Option("--minimise", help="Make the outcome small.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Best action for one context, or for every row of a table."""
+    fitted = _load(model)
+    chosen = fitted.policy(_action_set(actions), minimise=minimise)
+    given: Any = read_table(contexts) if contexts else (parse_values(context) or None)
+    best = chosen.act(given)
+    values = fitted.effect(best, given)
+    show("best action", [", ".join(fitted.roles_["action"].names), "effect"], _rows(best, values), as_json=as_json)
+
+
+@app.command()
+def diagnose(model: Model, as_json: Json = False) -> None:
+    """Instrument strength, nuisance fit and moment error of a saved model."""
+    _show_diagnosis(_load(model), as_json)
+
+
+def _load(folder: Path) -> "IVRegression":
+    from prudent import load
+
+    return load(folder)
+
+
+def _show_diagnosis(model: "IVRegression", as_json: bool) -> None:
+    show("diagnosis", ["what", "value", "reading"], model.diagnose().rows(), as_json=as_json)
+
+
+def _rows(actions: Any, values: "np.ndarray") -> list[list[Any]]:
+    import numpy as np
+
+    def plain(v: Any) -> Any:
+        return v.tolist() if isinstance(v, np.ndarray) else v.item() if isinstance(v, np.generic) else v
+
+    actions = list(actions) * (len(values) if len(actions) == 1 else 1)
+    return [[plain(a), plain(v)] for a, v in zip(actions, values, strict=True)]
+
+
+def _values(text: str | None) -> list[Any]:
+    values: list[Any] = []
+    for part in split_names(text):
+        try:
+            values.append(float(part))
+        except ValueError:
+            values.append(part)
+    if not values:
+        raise DataError("Give actions, as --grid name=low:high:count or --action 10,12.5.")
+    return values
+
+
+def _grid(text: str, model: "IVRegression") -> Any:
+    import numpy as np
+
+    name, _, numbers = text.partition("=")
+    if name not in model.roles_["action"].names:
+        raise DataError(f"--grid must name the action {model.roles_['action'].names}, got {name!r}.")
+    try:
+        low, high, count = numbers.split(":")
+        return np.linspace(float(low), float(high), int(count))
+    except ValueError:
+        raise DataError(f"--grid must be name=low:high:count, got {text!r}. Example: price=10:25:50") from None
+
+
+def _action_set(text: str | None) -> Any:
+    if text is None:
+        return None
+    if ":" in text:
+        try:
+            low, high = (float(v) for v in text.split(":"))
+        except ValueError:
+            raise DataError(f"--actions must be low:high or a list, got {text!r}. Example: 10:25") from None
+        return (low, high)
+    return _values(text)

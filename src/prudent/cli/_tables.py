@@ -1,0 +1,72 @@
+"""Reading tables from files and showing tables on the terminal."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prudent.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+READERS = {".csv": "read_csv", ".parquet": "read_parquet", ".tsv": "read_table"}
+
+
+def read_table(path: Path) -> "pd.DataFrame":
+    """A CSV, TSV or Parquet file as a frame."""
+    import pandas as pd
+
+    if not path.is_file():
+        raise DataError(f"{path} is not a file. Give a CSV, TSV or Parquet file.")
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path} must end in one of {sorted(READERS)}, got {path.suffix!r}.")
+    try:
+        frame = getattr(pd, reader)(path)
+    except Exception as cause:  # Readers raise many kinds; all of them mean that this is not such a file.
+        first_line = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+        raise DataError(
+            f"{path} cannot be read as {path.suffix[1:].upper()} ({first_line}). Is it that format?"
+        ) from None
+    if frame.empty or frame.shape[1] < 2:
+        raise DataError(
+            f"{path} has {frame.shape[0]} rows and {frame.shape[1]} columns; a table needs more. Is it comma separated?"
+        )
+    return frame
+
+
+def split_names(text: str | None) -> list[str]:
+    """``"a,b"`` as a list of names."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def parse_values(text: str | None) -> dict[str, Any]:
+    """``"time=5,customer=3"`` as a dict; numbers where they look like numbers."""
+    values: dict[str, Any] = {}
+    for part in split_names(text):
+        name, separator, value = part.partition("=")
+        if not separator:
+            raise DataError(f"Expected name=value, got {part!r}. Example: --context time=5,customer=3")
+        try:
+            values[name.strip()] = float(value)
+        except ValueError:
+            values[name.strip()] = value.strip()
+    return values
+
+
+def show(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
+    """A Rich table, or one JSON object per row."""
+    rows = [list(row) for row in rows]
+    if as_json:
+        print(json.dumps([dict(zip(header, row, strict=True)) for row in rows], indent=1, default=str))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in header:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row))
+    Console().print(table)

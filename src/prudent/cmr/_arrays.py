@@ -1,0 +1,85 @@
+"""Checks of the arrays of a moment problem, and facts about their columns."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from prudent.errors import DataError
+
+Matrix = Float[np.ndarray, "n d"]
+
+# A column with at most this many values, each of them repeated, is taken as discrete.
+MAX_AUTO_LEVELS = 10
+
+
+def as_matrix(name: str, value: Any, *, n_rows: int | None = None, n_columns: int | None = None) -> Matrix:
+    """``value`` as a finite 2-D float array; a vector becomes one column."""
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError) as cause:
+        raise DataError(
+            f"{name} must be a rectangular array of numbers, got {type(value).__name__} that is ragged or holds "
+            f"something else ({cause}). Encode text columns, or pass a data frame with column roles."
+        ) from None
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise DataError(f"{name} must have one row per unit (2-D), got shape {array.shape}. Flatten the other axes.")
+    if len(array) == 0:
+        raise DataError(f"{name} must have at least one row, got none.")
+    bad = ~np.isfinite(array)
+    if bad.any():
+        rows = np.flatnonzero(bad.any(axis=1))
+        raise DataError(
+            f"{name} must be finite, got NaN or infinity in {len(rows)} rows (first: row {rows[0]}). "
+            "Drop or impute these rows before fitting."
+        )
+    if n_rows is not None and len(array) != n_rows:
+        raise DataError(f"{name} must have {n_rows} rows like the other arrays, got {len(array)}.")
+    if n_columns is not None and array.shape[1] != n_columns:
+        raise DataError(f"{name} must have {n_columns} columns as in fit, got {array.shape[1]}.")
+    return array
+
+
+def shared_columns(x: Matrix, c: Matrix) -> dict[int, int]:
+    """Columns of ``x`` that stand in ``c``, too: {column of x: column of c}. They are known given c, exactly."""
+    found: dict[int, int] = {}
+    for i in range(x.shape[1]):
+        for j in range(c.shape[1]):
+            if j not in found.values() and np.array_equal(x[:, i], c[:, j]):
+                found[i] = j
+                break
+    return found
+
+
+def is_discrete(column: np.ndarray) -> bool:
+    """Whether a column looks like a discrete variable: few values, each seen at least twice."""
+    _, counts = np.unique(column, return_counts=True)
+    return len(counts) <= MAX_AUTO_LEVELS and counts.min() >= 2
+
+
+def numeric_columns(array: Matrix) -> tuple[int, ...]:
+    """Columns that take many values, for which an embedding pays."""
+    return tuple(j for j in range(array.shape[1]) if len(np.unique(array[:, j])) > MAX_AUTO_LEVELS)
+
+
+class Scaler:
+    """Shift and scale of columns; a constant column is only shifted."""
+
+    def __init__(self, mean: np.ndarray, scale: np.ndarray):
+        self.mean, self.scale = mean, scale
+
+    @classmethod
+    def of(cls, array: Matrix) -> "Scaler":
+        """Mean and standard deviation of the columns."""
+        scale = array.std(axis=0)
+        return cls(array.mean(axis=0), np.where(scale > 0, scale, 1.0))
+
+    def forward(self, array: Matrix) -> np.ndarray:
+        """To standard units, in single precision."""
+        return ((array - self.mean) / self.scale).astype(np.float32)
+
+    def back(self, array: np.ndarray) -> np.ndarray:
+        """To the units of the data."""
+        return np.asarray(array, dtype=float) * self.scale + self.mean

@@ -1,0 +1,347 @@
+"""DML-CMR: double machine learning for conditional moment restrictions E[Y - f(X) | C] = 0.
+
+Nuisances s(c) = E[Y|c] and the law of X given c are cross-fitted over K folds; f minimises the Neyman-orthogonal
+score (s_k(c) - E_k[f(X)|c])^2 over the rows of every fold k (Shao, 2025, chapter 3). ``n_folds=1`` trains the
+nuisances once on all rows (CE-DML-CMR).
+"""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from prudent._progress import Progress
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns, shared_columns
+from prudent.cmr._base import MomentError, MomentEstimator, regress_out_of_fold, residual_moment
+from prudent.cmr._folds import cross_fit_folds, held_out_splits
+from prudent.errors import DataError
+
+if TYPE_CHECKING:
+    from prudent.nn import FoldPlan, NetworkSpec, TrainConfig
+
+MIN_ROWS = 20
+# Embeddings multiply the inputs of the first layer; wide tables get plain inputs.
+MAX_EMBEDDED = 12
+# Folds on which the moment is measured with functions that had nothing to do with them.
+N_AUDIT = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Defaults:
+    """Settings chosen from the number of rows and folds; every one can be overridden in :class:`DMLCMR`.
+
+    Networks see a row about 60 times at n = 1000 and 16 times at n = 10,000; repeats per fold average out the noise of
+    initial weights and held-out parts. Training longer, or stopping before the learning rate has come down, was worse.
+    """
+
+    n_repeats: int
+    nuisance_steps: int
+    function_steps: int
+    batch_size: int
+    decay_guess: float
+
+    @classmethod
+    def of(cls, n_rows: int, n_folds: int) -> "Defaults":
+        """The rule."""
+        return cls(
+            # About 30 networks at K = 10, and 10 at the least: they come in groups of ten.
+            n_repeats=max(3, -(-10 // n_folds)) if n_rows < 20_000 else 1 if n_folds > 1 else 4,
+            nuisance_steps=int(np.clip(1000 * (n_rows / 1000) ** 0.4, 750, 10_000) // 50 * 50),
+            function_steps=int(np.clip(2000 * (n_rows / 1000) ** 0.25, 1500, 6000) // 100 * 100),
+            batch_size=64 if n_rows < 20_000 else 256,
+            decay_guess=float(np.clip((3000 / n_rows) ** 0.5, 0.2, 2.0)),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Strength:
+    """How strongly the part of C that is not in X moves a modelled column, given the part that is."""
+
+    effective_f: float
+    partial_r2: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FitReport:
+    """Facts about a fit, all out of fold: nuisance quality, strength of C for the modelled columns, the moment.
+
+    ``moment`` is measured on audited folds with functions that were fitted without them; None with one fold.
+    """
+
+    n_rows: int
+    n_folds: int
+    outcome_r2: tuple[float, ...]
+    modelled_r2: tuple[float, ...]
+    strength: tuple[Strength, ...]
+    moment: MomentError | None
+    moment_of_mean: MomentError
+    weight_decay: dict[str, tuple[float, ...]]
+    discrete: tuple[int, ...]
+    settings: Defaults
+
+
+class DMLCMR(MomentEstimator):
+    """Cross-fitted, Neyman-orthogonal estimator of f in E[Y - f(X) | C] = 0.
+
+    Parameters
+    ----------
+    n_folds : int, default=10
+        Cross-fitting folds (K). 1 trains the nuisances once on all rows: faster, no rate guarantee.
+    network : NetworkSpec, optional
+        Network of f. Default: :class:`prudent.nn.TabularSpec`, with embeddings of the columns that pass through.
+    nuisance_network : NetworkSpec, optional
+        Network of both nuisances. Default: :class:`prudent.nn.TabularSpec` on all columns of C.
+    outcome_model : scikit-learn regressor, optional
+        Used for s(c) in place of networks; cloned for every fold.
+    discrete : "auto" or sequence of int
+        Which columns of x (counted in x) are discrete. "auto": at most 10 values, each seen twice or more.
+    n_components : int, default=10
+        Gaussian components of the mixture for continuous columns.
+    n_repeats, n_functions : int, optional
+        Networks averaged per fold (default by rule, :class:`Defaults`), and for f (4).
+    train, function_train : TrainConfig, optional
+        Training of the nuisances and of f. By default steps and batch come from :class:`Defaults` and the weight
+        decay of the nuisances from a pilot on held-out loss.
+    show_progress : bool, optional
+        Progress bars on standard error; by default only on a terminal.
+
+    Attributes
+    ----------
+    function_ : SecondStage
+        The fitted ensemble; ``predict`` uses nothing else.
+    report_ : FitReport
+        Out-of-fold facts about the fit.
+    """
+
+    def __init__(
+        self,
+        n_folds: int = 10,
+        *,
+        network: "NetworkSpec | None" = None,
+        nuisance_network: "NetworkSpec | None" = None,
+        outcome_model: Any = None,
+        discrete: Any = "auto",
+        n_components: int = 10,
+        n_repeats: int | None = None,
+        n_functions: int = 4,
+        train: "TrainConfig | None" = None,
+        function_train: "TrainConfig | None" = None,
+        show_progress: bool | None = None,
+    ):
+        self.n_folds = n_folds
+        self.network = network
+        self.nuisance_network = nuisance_network
+        self.outcome_model = outcome_model
+        self.discrete = discrete
+        self.n_components = n_components
+        self.n_repeats = n_repeats
+        self.n_functions = n_functions
+        self.train = train
+        self.function_train = function_train
+        self.show_progress = show_progress
+
+    def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
+        """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
+        from prudent.cmr._law import LawSettings, fit_law
+        from prudent.cmr._outcome import fit_outcome
+        from prudent.cmr._second_stage import ScoreData, fit_second_stage
+        from prudent.nn import TrainConfig
+
+        x = as_matrix("x", x)
+        y, c = as_matrix("y", y, n_rows=len(x)), as_matrix("c", c, n_rows=len(x))
+        self._check(len(x), groups)
+        shared = shared_columns(x, c)
+        modelled = [j for j in range(x.shape[1]) if j not in shared]
+        self._check_columns(x, modelled)
+        groups = None if groups is None else np.asarray(groups)
+        rng = np.random.default_rng(seed)
+        defaults = Defaults.of(len(x), self.n_folds)
+        plan = self._plan(len(x), defaults, rng, groups)
+        # Patience of 10 evaluations out of 25: most members live to see the end of the cosine, where they gain most.
+        train = self.train or TrainConfig(
+            batch_size=defaults.batch_size,
+            max_steps=defaults.nuisance_steps,
+            evaluate_every=defaults.nuisance_steps // 25,
+        )
+        decay_guess = None if self.train else defaults.decay_guess
+        seeds = [int(s) for s in rng.integers(2**31 - 2, size=3)]
+
+        c_standard = Scaler.of(c).forward(c)
+        nuisance_network = self._spec(self.nuisance_network, numeric_columns(c))
+        law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
+        discrete = self._discrete_positions(modelled)
+        with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
+            # The two nuisances are independent, and one compiled program keeps about one core busy.
+            outcome_job = threads.submit(
+                fit_outcome,
+                y,
+                c,
+                c_standard,
+                plan,
+                network=nuisance_network,
+                config=train,
+                decay_guess=decay_guess,
+                outcome_model=self.outcome_model,
+                seed=seeds[0],
+                progress=progress,
+            )
+            law = fit_law(
+                x[:, modelled], c_standard, plan, law_settings, discrete=discrete, seed=seeds[1], progress=progress
+            )
+            outcome = outcome_job.result()
+            known = [j for j in range(x.shape[1]) if j in shared]
+            self.network_ = self._spec(self.network, tuple(j for j in numeric_columns(x) if j in shared))
+            slots = tuple(int(p) for p in np.argsort(modelled + known))
+            parts = [
+                ScoreData(s, nodes, x[np.ix_(part.rows, known)])
+                for s, nodes, part in zip(
+                    (outcome.prediction, *outcome.audit), (law.nodes, *law.audit), plan.all_parts, strict=True
+                )
+            ]
+            self.function_, audits = fit_second_stage(
+                parts,
+                slots,
+                x,
+                y,
+                self.network_,
+                self.function_train
+                or TrainConfig(weight_decay=0.3, batch_size=128, max_steps=defaults.function_steps, evaluate_every=250),
+                n_functions=self.n_functions,
+                seed=seeds[2],
+                progress=progress,
+            )
+        self.n_columns_ = x.shape[1]
+        audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
+        self.report_ = FitReport(
+            n_rows=len(x),
+            n_folds=self.n_folds,
+            outcome_r2=_r2(y, outcome.prediction),
+            modelled_r2=_r2(x[:, modelled], law.nodes.mean()),
+            strength=tuple(
+                partial_strength(actual, predicted, c[:, sorted(shared.values())], seed)
+                for actual, predicted in zip(x[:, modelled].T, law.nodes.mean().T, strict=True)
+            ),
+            moment=_audited_moment(audited, c, seed),
+            moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed),
+            weight_decay={"outcome": outcome.decays, "action": law.decays},
+            discrete=tuple(modelled[j] for j in law.discrete),
+            settings=defaults,
+        )
+        return self
+
+    def predict(self, x: Any) -> np.ndarray:
+        """f(x), shape (n, outcomes), in the units of y."""
+        self._check_fitted("function_")
+        return self.function_.predict(as_matrix("x", x, n_columns=self.n_columns_))
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
+        self._check_fitted("function_")
+        from prudent.cmr._second_stage import function_to_arrays
+        from prudent.nn import spec_to_json
+
+        simple = {k: v for k, v in self.get_params().items() if isinstance(v, int | float | str | None)}
+        record = {
+            "kind": type(self).__name__,
+            "params": simple,
+            "network": spec_to_json(self.network_),
+            "n_columns": self.n_columns_,
+        }
+        return record, function_to_arrays(self.function_)
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DMLCMR":
+        """Rebuild a fitted estimator; it predicts, but its nuisances and training report are not kept."""
+        from prudent.cmr._second_stage import function_from_arrays
+        from prudent.nn import spec_from_json
+
+        model = cls(**record["params"])
+        model.network_ = spec_from_json(record["network"])
+        model.n_columns_ = int(record["n_columns"])
+        model.function_ = function_from_arrays(model.network_, model.n_columns_, arrays)
+        return model
+
+    def _check(self, n_rows: int, groups: Any) -> None:
+        for name in ("n_folds", "n_components", "n_functions"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        if n_rows < MIN_ROWS:
+            raise DataError(f"DMLCMR needs at least {MIN_ROWS} rows, got {n_rows}. Bring more data.")
+        if groups is not None and len(groups) != n_rows:
+            raise DataError(f"groups must name one unit per row ({n_rows}), got {len(groups)}.")
+
+    def _check_columns(self, x: Matrix, modelled: list[int]) -> None:
+        constant = [j for j in modelled if np.ptp(x[:, j]) == 0]
+        if constant:
+            raise DataError(
+                f"Column {constant[0]} of x is constant ({x[0, constant[0]]:g}): data in which it never varies say "
+                "nothing about its effect. Drop it, or bring data in which it varies."
+            )
+        if not isinstance(self.discrete, str):
+            for j in self.discrete:
+                if not 0 <= int(j) < x.shape[1]:
+                    raise DataError(f"discrete names column {j}, but x has columns 0 to {x.shape[1] - 1}.")
+
+    def _discrete_positions(self, modelled: list[int]) -> Any:
+        if isinstance(self.discrete, str):
+            return self.discrete
+        return tuple(modelled.index(int(j)) for j in self.discrete if int(j) in modelled)
+
+    def _plan(self, n_rows: int, defaults: Defaults, rng: np.random.Generator, groups: Any) -> "FoldPlan":
+        from prudent.nn import FoldPlan
+
+        folds = cross_fit_folds(n_rows, self.n_folds, rng, groups)
+        n_repeats = self.n_repeats or defaults.n_repeats
+        plan = FoldPlan(
+            n_rows=n_rows,
+            folds=folds,
+            n_repeats=n_repeats,
+            n_audit=min(N_AUDIT, len(folds)) if len(folds) > 1 else 0,
+            member_splits=[],
+            pilot_splits=held_out_splits(np.arange(n_rows), 3, rng, groups),
+        )
+        for fold in range(len(folds)):
+            plan.member_splits.extend(held_out_splits(plan.training_rows(fold), n_repeats, rng, groups))
+        return plan
+
+    @staticmethod
+    def _spec(spec: Any, embed: tuple[int, ...]) -> Any:
+        from prudent.nn import TabularSpec
+
+        spec = spec or TabularSpec()
+        if isinstance(spec, TabularSpec) and spec.embed is None:
+            return dataclasses.replace(spec, embed=embed if len(embed) <= MAX_EMBEDDED else ())
+        return spec
+
+
+def partial_strength(actual: np.ndarray, predicted: np.ndarray, context: Matrix, seed: int) -> Strength:
+    """Strength of a predicted action for the action, both residualised on the context out of fold.
+
+    With one constructed instrument the effective F of Montiel Olea and Pflueger is the heteroskedasticity-robust F.
+    Residualising the prediction, too, matters: otherwise what the context explains would count as instrument strength.
+    """
+    both = np.column_stack([actual, predicted])
+    both = both - both.mean(axis=0)
+    if context.shape[1]:
+        both = both - regress_out_of_fold(both, context, seed=seed)
+    a, z = both[:, 0], both[:, 1]
+    if z @ z <= 1e-12 * len(z):
+        return Strength(0.0, 0.0)
+    slope = (z @ a) / (z @ z)
+    error = a - slope * z
+    variance = np.sum((z * error) ** 2) / (z @ z) ** 2
+    return Strength(float(slope**2 / variance), float((z @ a) ** 2 / ((z @ z) * (a @ a))))
+
+
+def _r2(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
+    spread = np.maximum(actual.var(axis=0), 1e-300)
+    return tuple(float(v) for v in 1 - np.mean((actual - predicted) ** 2, axis=0) / spread)
+
+
+def _audited_moment(audited: list[tuple[np.ndarray, Matrix]], c: Matrix, seed: int) -> MomentError | None:
+    if not audited:
+        return None
+    rows = np.concatenate([r for r, _ in audited])
+    return residual_moment(np.concatenate([e for _, e in audited]), c[rows], seed=seed)

@@ -1,0 +1,233 @@
+"""The conditional law of X given C, cross-fitted, as weighted nodes per row.
+
+Columns of X that stand in C are known given C and are not modelled. The discrete columns among the rest get one
+categorical model over their joint levels, so that expectations over them are exact sums; the continuous ones get a
+mixture of Gaussians given C and the level. A scalar continuous column is represented by quantile nodes of its
+mixture; several columns by draws of a component and then of its Gaussian.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.special import ndtr
+
+from prudent._progress import Progress
+from prudent.cmr._arrays import Matrix, Scaler, is_discrete
+from prudent.errors import DataError
+from prudent.nn import Categorical, FoldPlan, MixtureDensity, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
+
+# Nodes per row and level for continuous columns.
+N_NODES = 64
+MAX_LEVELS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Nodes:
+    """Law of the modelled columns for every row: ``E[f(X) | c_i] = sum_l weight[i, l] mean_p f(value[i, l, p])``.
+
+    ``is_exact`` says that there is one node a level, so that the sum has no sampling error.
+    ``paired`` says that nodes are quantiles in an order in which strided subsets are balanced.
+    """
+
+    value: np.ndarray
+    weight: np.ndarray
+    is_exact: bool
+    paired: bool
+
+    def mean(self) -> np.ndarray:
+        """Conditional mean of every modelled column."""
+        return np.einsum("nl,nld->nd", self.weight, self.value.mean(axis=2))
+
+
+@dataclasses.dataclass(frozen=True)
+class LawSettings:
+    """Networks, training and size of the mixture for the law."""
+
+    network: NetworkSpec
+    train: TrainConfig
+    decay_guess: float | None
+    n_components: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LawFit:
+    """Cross-fitted law: nodes for every row from the networks that have not seen it.
+
+    ``audit`` has, for each audited fold, the nodes of all other rows from that fold's own networks.
+    """
+
+    nodes: Nodes
+    audit: tuple[Nodes, ...]
+    discrete: tuple[int, ...]
+    decays: tuple[float, ...]
+
+
+def split_columns(x: Matrix, discrete: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(discrete, continuous) columns of the modelled part, from data (``"auto"``) or as the user says."""
+    if isinstance(discrete, str):
+        if discrete != "auto":
+            raise DataError(f"discrete must be 'auto' or column numbers of the modelled x, got {discrete!r}.")
+        chosen = tuple(j for j in range(x.shape[1]) if is_discrete(x[:, j]))
+    else:
+        chosen = tuple(sorted(int(j) for j in discrete))
+    return chosen, tuple(j for j in range(x.shape[1]) if j not in chosen)
+
+
+def fit_law(
+    x: Matrix,
+    c: np.ndarray,
+    plan: FoldPlan,
+    settings: LawSettings,
+    *,
+    discrete: Any,
+    seed: int,
+    progress: Progress | None,
+) -> LawFit:
+    """Fit the law of the modelled columns ``x`` (raw units) given standardised ``c`` and return nodes in raw units."""
+    if x.shape[1] == 0:
+        known = [
+            Nodes(np.zeros((len(a.rows), 1, 1, 0)), np.ones((len(a.rows), 1)), True, False) for a in plan.all_parts
+        ]
+        return LawFit(known[0], tuple(known[1:]), (), ())
+    discrete, continuous = split_columns(x, discrete)
+    rng = np.random.default_rng(seed)
+    decays = []
+    levels, level = np.zeros((1, 0)), np.zeros(len(x), dtype=int)
+    weights = [np.ones((len(part.rows), 1)) for part in plan.all_parts]
+    if discrete:
+        levels, level = np.unique(x[:, discrete], axis=0, return_inverse=True)
+        level = level.reshape(-1)
+        _check_levels(levels)
+        weights, decay = _fit_levels(level, len(levels), c, plan, settings, seed, progress)
+        decays.append(decay)
+    if not continuous:
+        nodes = [
+            Nodes(np.broadcast_to(levels[None, :, None, :], (*w.shape, 1, len(discrete))), w, True, False)
+            for w in weights
+        ]
+        return LawFit(nodes[0], tuple(nodes[1:]), discrete, tuple(decays))
+
+    scaler = Scaler.of(x[:, continuous])
+    indicator = np.eye(len(levels), dtype=np.float32) if discrete else np.zeros((1, 0), np.float32)
+    mixture, decay = _fit_mixture(
+        scaler.forward(x[:, continuous]), np.hstack([c, indicator[level]]), plan, settings, seed + 1, progress
+    )
+    decays.append(decay)
+    values = [np.empty((*w.shape, N_NODES, x.shape[1])) for w in weights]
+    for number in range(len(levels)):
+        given = np.hstack([c, np.broadcast_to(indicator[number], (len(c), indicator.shape[1]))])
+        for value, drawn in zip(values, _part_nodes(mixture, given, plan, rng), strict=True):
+            value[:, number][:, :, discrete] = levels[number]
+            value[:, number][:, :, continuous] = scaler.back(drawn)
+    paired = len(continuous) == 1
+    nodes = [Nodes(v, w, is_exact=False, paired=paired) for v, w in zip(values, weights, strict=True)]
+    return LawFit(nodes[0], tuple(nodes[1:]), discrete, tuple(decays))
+
+
+def _check_levels(levels: np.ndarray) -> None:
+    if len(levels) < 2:
+        raise DataError(
+            "A discrete action needs at least two levels in the data, got one. Drop the column, or bring data in "
+            "which it varies."
+        )
+    if len(levels) > MAX_LEVELS:
+        raise DataError(
+            f"Discrete columns may have at most {MAX_LEVELS} joint levels, got {len(levels)}. "
+            "Merge rare levels, or declare the column continuous with discrete=()."
+        )
+
+
+def categorical_loss(network, batch, key):
+    """Negative log-likelihood of the observed level."""
+    return -jax.numpy.take_along_axis(network(batch["c"], key=key), batch["level"][:, None], axis=1)[:, 0]
+
+
+def mixture_loss(network, batch, key):
+    """Negative log-density of the observed columns."""
+    return -network(batch["c"], key=key).log_prob(batch["x"])
+
+
+def _fit_levels(level, n_levels, c, plan, settings, seed, progress):
+    networks, _, decay = fit_folds(
+        lambda key: Categorical(settings.network(c.shape[1], n_levels, key=key)),
+        categorical_loss,
+        {"c": c, "level": level.astype(np.int32)},
+        plan,
+        settings.train,
+        decay_guess=settings.decay_guess,
+        seed=seed,
+        progress=progress,
+        label="discrete action",
+    )
+    probability = np.exp(apply_in_blocks(networks, c))
+    return [part.average(probability) for part in plan.all_parts], decay
+
+
+def _fit_mixture(x, given, plan, settings, seed, progress):
+    k, d = settings.n_components, x.shape[1]
+    networks, _, decay = fit_folds(
+        lambda key: MixtureDensity(settings.network(given.shape[1], k * (1 + 2 * d), key=key), k, d),
+        mixture_loss,
+        {"c": given, "x": x},
+        plan,
+        settings.train,
+        target="x",
+        decay_guess=settings.decay_guess,
+        seed=seed,
+        progress=progress,
+        label="action given instruments",
+    )
+    return networks, decay
+
+
+def _part_nodes(networks, given, plan, rng) -> list[np.ndarray]:
+    """Nodes (rows, N_NODES, d) in standard units for every part of the plan, from the ensembles it names."""
+    mixture = apply_in_blocks(networks, given)
+    weight = np.exp(mixture.log_weight)
+    d = mixture.mean.shape[-1]
+    result = []
+    for part in plan.all_parts:
+        nodes = np.empty((len(part.rows), N_NODES, d))
+        for members, rows, place in part.pieces:
+            # The law of an ensemble is the mixture of its members' mixtures.
+            w = np.concatenate([weight[m][rows] for m in members], axis=1) / len(members)
+            mean = np.concatenate([mixture.mean[m][rows] for m in members], axis=1)
+            scale = np.concatenate([mixture.scale[m][rows] for m in members], axis=1)
+            if d == 1:
+                nodes[place, :, 0] = balanced_order(mixture_quantiles(w, mean[..., 0], scale[..., 0], N_NODES))
+            else:
+                nodes[place] = _mixture_draws(w, mean, scale, N_NODES, rng)
+        result.append(nodes)
+    return result
+
+
+def mixture_quantiles(weight: np.ndarray, mean: np.ndarray, scale: np.ndarray, count: int) -> np.ndarray:
+    """Quantiles at the mid-points of ``count`` equal bins of one-dimensional mixtures. Rows are laws.
+
+    The distribution function is tabulated between mean -+ 6 standard deviations of the mixture and inverted by
+    linear interpolation: the error in probability is of the order of (12 / 256)^2.
+    """
+    target = (np.arange(count) + 0.5) / count
+    centre = np.sum(weight * mean, axis=1)
+    spread = np.sqrt(np.sum(weight * (scale**2 + mean**2), axis=1) - centre**2)
+    grid = centre[:, None] + spread[:, None] * np.linspace(-6.0, 6.0, 257)
+    below = np.zeros_like(grid)
+    for k in range(weight.shape[1]):
+        below += weight[:, k, None] * ndtr((grid - mean[:, k, None]) / scale[:, k, None])
+    return np.stack([np.interp(target, b, g) for b, g in zip(below, grid, strict=True)])
+
+
+def balanced_order(nodes: np.ndarray, n_parts: int = 2) -> np.ndarray:
+    """Sorted nodes reordered so that ``nodes[:, o::count // n_parts]`` mixes low with high ones (antithetic pairs)."""
+    parts = np.split(nodes, n_parts, axis=1)
+    return np.concatenate([part[:, ::-1] if number % 2 else part for number, part in enumerate(parts)], axis=1)
+
+
+def _mixture_draws(weight, mean, scale, count, rng) -> np.ndarray:
+    cumulative = np.cumsum(weight, axis=1)
+    uniform = rng.random((len(weight), count)) * cumulative[:, -1:]
+    which = (uniform[:, :, None] > cumulative[:, None, :]).sum(axis=2)
+    rows = np.arange(len(weight))[:, None]
+    return mean[rows, which] + scale[rows, which] * rng.standard_normal((len(weight), count, mean.shape[-1]))

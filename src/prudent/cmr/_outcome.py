@@ -1,0 +1,85 @@
+"""The outcome nuisance s(c) = E[Y | C = c], cross-fitted: networks, or any scikit-learn regressor."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from prudent._progress import Progress
+from prudent.cmr._arrays import Matrix, Scaler
+from prudent.nn import FoldPlan, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeFit:
+    """Prediction of every row's outcome from models that have not seen the row (one fold: from all rows).
+
+    ``audit`` has, for each audited fold, the predictions of that fold's models for all other rows.
+    """
+
+    prediction: Matrix
+    audit: tuple[Matrix, ...]
+    decays: tuple[float, ...]
+
+
+def squared_loss(network, batch, key):
+    """Squared error, summed over outcomes."""
+    return jnp.sum((network(batch["c"], key=key) - batch["y"]) ** 2, axis=-1)
+
+
+def fit_outcome(
+    y: Matrix,
+    c: Matrix,
+    c_standard: np.ndarray,
+    plan: FoldPlan,
+    *,
+    network: NetworkSpec,
+    config: TrainConfig,
+    decay_guess: float | None,
+    outcome_model: Any,
+    seed: int,
+    progress: Progress | None,
+) -> OutcomeFit:
+    """Cross-fit s. A scikit-learn ``outcome_model`` sees the raw columns of ``c``, networks the standardised ones."""
+    if outcome_model is not None:
+        return _fit_sklearn(y, c, plan, outcome_model, seed, progress)
+    scaler = Scaler.of(y)
+    networks, _, decay = fit_folds(
+        lambda key: network(c.shape[1], y.shape[1], key=key),
+        squared_loss,
+        {"c": c_standard, "y": scaler.forward(y)},
+        plan,
+        config,
+        target="y",
+        decay_guess=decay_guess,
+        seed=seed,
+        progress=progress,
+        label="outcome",
+    )
+    outputs = apply_in_blocks(networks, c_standard)
+    parts = [scaler.back(part.average(outputs)) for part in plan.all_parts]
+    return OutcomeFit(parts[0], tuple(parts[1:]), (decay,))
+
+
+def _fit_sklearn(y, c, plan, outcome_model, seed, progress) -> OutcomeFit:
+    from sklearn.base import clone
+    from sklearn.multioutput import MultiOutputRegressor
+
+    prediction, audit = np.empty_like(y), []
+    task = None if progress is None else progress.start("outcome", len(plan.folds))
+    for fold, rows in enumerate(plan.folds):
+        model = clone(outcome_model)
+        # A forest that draws from a global generator would break "one seed decides everything".
+        if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
+            model.set_params(random_state=seed)
+        if y.shape[1] > 1:
+            model = MultiOutputRegressor(model)
+        train = plan.training_rows(fold)
+        model.fit(c[train], y[train] if y.shape[1] > 1 else y[train, 0])
+        prediction[rows] = np.asarray(model.predict(c[rows])).reshape(len(rows), -1)
+        if fold < plan.n_audit:
+            audit.append(np.asarray(model.predict(c[train])).reshape(len(train), -1))
+        if task is not None:
+            task.advance()
+    return OutcomeFit(prediction, tuple(audit), ())

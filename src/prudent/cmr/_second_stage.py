@@ -1,0 +1,186 @@
+"""Second stage of DML-CMR: one function f for all folds, from the Neyman-orthogonal score (s(c) - E[f(X)|c])^2.
+
+One draw of X inside the square would add Var(f|c) to the loss and shrink f. Here two independent sets of nodes give
+two residuals whose product has exactly the square as its mean; with one node a level the square itself is exact.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from prudent._progress import Progress
+from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._law import Nodes
+from prudent.nn import (
+    NetworkSpec,
+    TrainConfig,
+    apply_in_blocks,
+    fit_stack,
+    join_members,
+    stack_networks,
+    take_members,
+)
+
+# Nodes per residual in one step. Quantile nodes come as antithetic pairs, so two are worth many more draws.
+NODES_PER_SET = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class SecondStage:
+    """An ensemble of functions with the scales of their inputs and outputs; ``predict`` averages its members."""
+
+    networks: Any
+    x_scaler: Scaler
+    y_scaler: Scaler
+
+    def predict(self, x: Matrix) -> np.ndarray:
+        """f(x) in the units of the outcome, (n, outcomes)."""
+        return self.y_scaler.back(apply_in_blocks(self.networks, self.x_scaler.forward(x)).mean(axis=0))
+
+
+def function_values(network, modelled: jax.Array, known: jax.Array, slots: tuple, key) -> jax.Array:
+    """f at every node: ``modelled`` (rows, nodes, m) and ``known`` (rows, k) put back into the order of x."""
+    shape = (*modelled.shape[:2], known.shape[-1])
+    joined = jnp.concatenate([modelled, jnp.broadcast_to(known[:, None], shape)], axis=-1)
+    return network(joined[..., list(slots)], key=key)
+
+
+class ScoreLoss(eqx.Module):
+    """Loss of the second stage. Static fields only, so that equal settings reuse a compiled program."""
+
+    slots: tuple[int, ...] = eqx.field(static=True)
+    is_exact: bool = eqx.field(static=True)
+    paired: bool = eqx.field(static=True)
+
+    def __call__(self, network, batch, key):
+        """One unbiased estimate of the squared conditional moment per row."""
+        value, weight = batch["value"], batch["weight"]
+        rows, n_levels, n_nodes, width = value.shape
+        if self.is_exact or key is None:
+            at_nodes = function_values(network, value.reshape(rows, -1, width), batch["known"], self.slots, key)
+            inner = at_nodes.reshape(rows, n_levels, n_nodes, -1).mean(axis=2)
+            residual = batch["s"] - jnp.einsum("nl,nlo->no", weight, inner)
+            return jnp.sum(residual**2, axis=-1)
+        chosen = self._two_sets(value, key)
+        at_nodes = function_values(network, chosen.reshape(rows, -1, width), batch["known"], self.slots, key)
+        inner = at_nodes.reshape(rows, n_levels, 2, NODES_PER_SET, -1).mean(axis=3)
+        residual = batch["s"][:, None] - jnp.einsum("nl,nlro->nro", weight, inner)
+        return jnp.sum(residual[:, 0] * residual[:, 1], axis=-1)
+
+    def _two_sets(self, value, key):
+        rows, _, n_nodes, _ = value.shape
+        stride = n_nodes // NODES_PER_SET
+        first_key, second_key = jax.random.split(jax.random.fold_in(key, 1))
+        first = jax.random.randint(first_key, (rows,), 0, stride)
+        # Quantile nodes *are* the law: two independent choices give an unbiased product. Drawn nodes are a sample of
+        # the law: two disjoint subsets do, while a node in both would bring back the variance.
+        if self.paired:
+            second = jax.random.randint(second_key, (rows,), 0, stride)
+        else:
+            second = (first + jax.random.randint(second_key, (rows,), 1, stride)) % stride
+        offsets = jnp.stack([first, second], axis=1)[:, :, None] + jnp.arange(NODES_PER_SET) * stride
+        return jnp.take_along_axis(value, offsets.reshape(rows, 1, -1, 1), axis=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreData:
+    """What the second stage needs of some rows: s and the law's nodes in raw units, and the known columns of x."""
+
+    s: np.ndarray
+    nodes: Nodes
+    known: Matrix
+
+
+def fit_second_stage(
+    parts: Sequence[ScoreData],
+    slots: tuple[int, ...],
+    x: Matrix,
+    y: Matrix,
+    network: NetworkSpec,
+    config: TrainConfig,
+    *,
+    n_functions: int,
+    seed: int,
+    progress: Progress | None,
+) -> tuple[SecondStage, list[SecondStage]]:
+    """Fit ``n_functions`` networks to the score on the first part, and one network on each further part.
+
+    Parameters
+    ----------
+    parts : sequence of ScoreData
+        All rows with their out-of-fold nuisances; then, per audited fold, the other rows with that fold's nuisances.
+    slots : tuple of int
+        Position in (modelled, known) of every column of x.
+    """
+    x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
+    order = np.argsort(slots)
+    m = parts[0].nodes.value.shape[-1]
+    modelled_scaler = Scaler(x_scaler.mean[order[:m]], x_scaler.scale[order[:m]])
+    known_scaler = Scaler(x_scaler.mean[order[m:]], x_scaler.scale[order[m:]])
+    data = {
+        "s": np.concatenate([y_scaler.forward(part.s) for part in parts]),
+        "value": np.concatenate([modelled_scaler.forward(part.nodes.value) for part in parts]),
+        "weight": np.concatenate([part.nodes.weight.astype(np.float32) for part in parts]),
+        "known": np.concatenate([known_scaler.forward(part.known) for part in parts]),
+    }
+    ends = np.cumsum([len(part.s) for part in parts])
+    blocks = [np.arange(end - len(part.s), end) for part, end in zip(parts, ends, strict=True)]
+    rows = [blocks[0]] * n_functions + blocks[1:]
+    nodes = parts[0].nodes
+    loss = ScoreLoss(slots=slots, is_exact=nodes.is_exact, paired=nodes.paired)
+    data = jax.tree.map(jnp.asarray, data)
+
+    def fit_half(members: np.ndarray) -> Any:
+        key = jax.random.key(seed + int(members[0]))
+        networks = stack_networks(lambda k: network(x.shape[1], y.shape[1], key=k), len(members), key)
+        return fit_stack(
+            networks,
+            loss,
+            data,
+            [rows[member] for member in members],
+            [np.empty(0, dtype=int)] * len(members),
+            config,
+            seed=seed + int(members[0]),
+            progress=progress,
+            label="causal function",
+        )
+
+    # Two stacks in two threads: one compiled program keeps about one core busy.
+    halves = np.array_split(np.arange(len(rows)), 2) if len(rows) > 1 else [np.arange(1)]
+    with ThreadPoolExecutor(len(halves)) as threads:
+        fitted = [networks for networks, _ in threads.map(fit_half, halves)]
+    networks = join_members(fitted)
+
+    def members(start: int, stop: int) -> SecondStage:
+        return SecondStage(take_members(networks, np.arange(start, stop)), x_scaler, y_scaler)
+
+    return members(0, n_functions), [members(k, k + 1) for k in range(n_functions, len(rows))]
+
+
+def function_to_arrays(function: SecondStage) -> dict[str, np.ndarray]:
+    """Weights and scales as named arrays."""
+    leaves = jax.tree.leaves(eqx.filter(function.networks, eqx.is_array))
+    arrays = {f"function.{number:03d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
+    for name, scaler in (("x", function.x_scaler), ("y", function.y_scaler)):
+        arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
+    return arrays
+
+
+def function_from_arrays(network: NetworkSpec, n_columns: int, arrays: dict[str, np.ndarray]) -> SecondStage:
+    """The function whose arrays :func:`function_to_arrays` made."""
+    x_scaler, y_scaler = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in ("x", "y"))
+    saved = [arrays[name] for name in sorted(arrays) if name.startswith("function.")]
+    skeleton = stack_networks(
+        lambda key: network(n_columns, len(y_scaler.mean), key=key), len(saved[0]) if saved else 1, jax.random.key(0)
+    )
+    leaves, tree = jax.tree.flatten(eqx.filter(skeleton, eqx.is_array))
+    if [leaf.shape for leaf in leaves] != [array.shape for array in saved]:
+        raise ValueError(f"weights of {len(saved)} arrays do not fit the network, which has {len(leaves)}")
+    filled = jax.tree.unflatten(tree, [jnp.asarray(array) for array in saved])
+    return SecondStage(eqx.combine(filled, skeleton), x_scaler, y_scaler)

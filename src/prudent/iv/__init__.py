@@ -1,0 +1,7 @@
+"""Instrumental variables: effect, policy and diagnostics from a table with roles."""
+
+from prudent.iv._diagnosis import Diagnosis
+from prudent.iv._policy import Policy, PolicyValue
+from prudent.iv._regression import IVRegression
+
+__all__ = ["Diagnosis", "IVRegression", "Policy", "PolicyValue"]

@@ -1,0 +1,105 @@
+"""What a fitted IV model says about its own reliability."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from prudent.cmr import DMLCMR, MomentError, MomentEstimator
+from prudent.iv._roles import Role
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """Strength of the instruments, fit of the nuisances and the moment, all out of fold. ``print`` shows a table."""
+
+    n_rows: int
+    action_names: tuple[str, ...]
+    action_levels: tuple[tuple[float, ...], ...] | None
+    effective_f: tuple[float, ...]
+    partial_r2: tuple[float, ...]
+    action_r2: tuple[float, ...]
+    outcome_r2: tuple[float, ...]
+    moment: MomentError | None
+    moment_of_mean: MomentError | None
+
+    @classmethod
+    def of(cls, estimator: MomentEstimator, roles: dict[str, Role], action: np.ndarray) -> "Diagnosis":
+        """From a fitted estimator."""
+        names = tuple(
+            column.name if column.levels is None else f"{column.name}={level}"
+            for column in roles["action"].columns
+            for level in (column.levels or ("",))
+        )
+        if not isinstance(estimator, DMLCMR):
+            return cls(len(action), names, None, (), (), (), (), None, None)
+        report = estimator.report_
+        levels = None
+        if set(range(action.shape[1])) <= set(report.discrete):
+            levels = tuple(tuple(float(v) for v in row) for row in np.unique(action, axis=0))
+        return cls(
+            n_rows=len(action),
+            action_names=names,
+            action_levels=levels,
+            effective_f=tuple(s.effective_f for s in report.strength),
+            partial_r2=tuple(s.partial_r2 for s in report.strength),
+            action_r2=report.modelled_r2,
+            outcome_r2=report.outcome_r2,
+            moment=report.moment,
+            moment_of_mean=report.moment_of_mean,
+        )
+
+    @property
+    def weakest_f(self) -> float | None:
+        """Smallest effective F over action columns."""
+        return min(self.effective_f, default=None)
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """(what, value, how to read it)."""
+        table = [("rows", f"{self.n_rows}", "")]
+        for name, f, r2 in zip(self.action_names, self.effective_f, self.partial_r2, strict=False):
+            verdict = "weak: do not trust the effect" if f < 10 else "moderate" if f < 23.1 else "strong"
+            table.append((f"instrument strength, {name}: effective F", f"{f:.1f}", verdict))
+            table.append(
+                (f"instrument strength, {name}: partial R2", f"{r2:.3f}", "share of the action's free variation")
+            )
+        for name, r2 in zip(self.action_names, self.action_r2, strict=False):
+            table.append((f"action model, {name}: R2 out of fold", f"{r2:.3f}", "instruments and context together"))
+        for number, r2 in enumerate(self.outcome_r2):
+            table.append(
+                (f"outcome model {number}: R2 out of fold", f"{r2:.3f}", "limited by the noise of the outcome")
+            )
+        if self.moment_of_mean is not None:
+            table.append(
+                ("moment error of a constant", f"{self.moment_of_mean.value:.4g}", "what there was to explain")
+            )
+        if self.moment is not None:
+            t = self.moment.value / max(self.moment.standard_error, 1e-300)
+            verdict = "the moment is violated" if t > 2 else "consistent with zero"
+            table.append(
+                ("moment error, audited folds", f"{self.moment.value:.4g} +- {self.moment.standard_error:.2g}", verdict)
+            )
+        elif self.moment_of_mean is not None:
+            table.append(
+                ("moment error, audited folds", "not measured", "needs n_folds > 1, or moment_error on new rows")
+            )
+        return table
+
+    def __str__(self) -> str:
+        table = self.rows()
+        left, middle = max(len(a) for a, _, _ in table), max(len(b) for _, b, _ in table)
+        return "\n".join(f"{a:<{left}}  {b:>{middle}}  {c}".rstrip() for a, b, c in table)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain record."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> "Diagnosis":
+        """From the record of :meth:`to_json`."""
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+        for name in ("moment", "moment_of_mean"):
+            fields[name] = None if record[name] is None else MomentError(**record[name])
+        if record["action_levels"] is not None:
+            fields["action_levels"] = tuple(tuple(level) for level in record["action_levels"])
+        return cls(**fields)

@@ -1,0 +1,284 @@
+"""Instrumental-variable regression: f(a, c) = E[Y | do(a), c] from a confounded table.
+
+With outcome Y, action A, context C and instruments Z the restriction is E[Y - f(A, C) | Z, C] = 0; any moment
+estimator solves it.
+"""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from prudent.cmr import DMLCMR, MomentEstimator
+from prudent.cmr._arrays import as_matrix
+from prudent.errors import DataError, NotFittedError, RoleError
+from prudent.iv._diagnosis import Diagnosis
+from prudent.iv._policy import Policy, PolicyValue
+from prudent.iv._roles import Role, as_frame, role_from_array, role_from_frame
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TITLES = {"outcome": "Outcome", "action": "Action", "instruments": "Instruments", "context": "Context"}
+# Stock and Yogo's rule of thumb.
+WEAK_F = 10.0
+
+
+class IVRegression:
+    """Causal effect of an action on an outcome, identified by instruments.
+
+    Parameters
+    ----------
+    estimator : MomentEstimator, default=DMLCMR(n_folds=10)
+        How the moment restriction is solved.
+    seed : int, default=0
+        Decides every random choice.
+
+    Examples
+    --------
+    >>> from prudent import IVRegression, datasets
+    >>> from prudent.cmr import DMLCMR
+    >>> data = datasets.make_demand(1000, seed=0)
+    >>> model = IVRegression(DMLCMR(n_folds=2), seed=0).fit(**data.roles())   # doctest: +SKIP
+    """
+
+    def __init__(self, estimator: MomentEstimator | None = None, *, seed: int = 0):
+        self.estimator = estimator
+        self.seed = seed
+
+    def fit(
+        self,
+        data: Any = None,
+        *,
+        outcome: Any,
+        action: Any,
+        instruments: Any,
+        context: Any = None,
+        groups: Any = None,
+    ) -> Self:
+        """Fit on a pandas or polars frame with column names per role, or on arrays per role.
+
+        Text, boolean and categorical columns are encoded; a categorical action is discrete. ``groups`` names the unit
+        of every row (a person, a shop) where rows of one unit belong together.
+        """
+        if not isinstance(self.seed, int | np.integer):
+            raise TypeError(f"seed must be a whole number, got {self.seed!r}.")
+        given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
+        roles, values = _read_roles(data, given)
+        if isinstance(groups, str) and data is not None:
+            groups = _frame(data)[groups].to_numpy() if groups in _frame(data).columns else _unknown("Groups", groups)
+        matrices = {name: role.encode(values[name]) for name, role in roles.items()}
+        _check_varying(roles, matrices)
+        n = len(matrices["outcome"])
+        for name, matrix in matrices.items():
+            if len(matrix) != n:
+                raise DataError(f"{TITLES[name]} must have {n} rows like the outcome, got {len(matrix)}.")
+        context_matrix = matrices.get("context", np.empty((n, 0)))
+        x = np.hstack([matrices["action"], context_matrix])
+        c = np.hstack([matrices["instruments"], context_matrix])
+        estimator = DMLCMR() if self.estimator is None else self.estimator
+        if not isinstance(estimator, MomentEstimator):
+            raise TypeError(
+                f"estimator must be a moment estimator such as DMLCMR(), got {type(estimator).__name__}. "
+                "Regressors for the outcome go into DMLCMR(outcome_model=...)."
+            )
+        if isinstance(estimator, DMLCMR) and roles["action"].is_categorical and isinstance(estimator.discrete, str):
+            estimator = estimator.set_params(discrete=tuple(range(roles["action"].width)))
+        self.estimator_ = estimator.fit(matrices["outcome"], x, c, seed=int(self.seed), groups=groups)
+        self.roles_ = roles
+        self.action_range_ = np.stack([matrices["action"].min(axis=0), matrices["action"].max(axis=0)])
+        self.diagnosis_ = Diagnosis.of(self.estimator_, roles, matrices["action"])
+        # Kept in memory for averages over observed contexts; never written to disk with the model.
+        self.context_, self.action_ = context_matrix, matrices["action"]
+        if self.diagnosis_.weakest_f is not None and self.diagnosis_.weakest_f < WEAK_F:
+            warnings.warn(
+                f"weak instrument: effective F = {self.diagnosis_.weakest_f:.1f}, below {WEAK_F:.0f}. The effect may "
+                "be far off; see diagnose().",
+                stacklevel=2,
+            )
+        return self
+
+    def effect(self, action: Any, context: Any = None) -> np.ndarray:
+        """f(a, c) = E[Y | do(a), c], shape (n,) or (n, outcomes). One action or one context serves for all rows."""
+        self._check_fitted()
+        values = self.estimator_.predict(self._inputs(action, context))
+        return values[:, 0] if values.shape[1] == 1 else values
+
+    def contrast(self, action: Any, baseline: Any, context: Any = None) -> np.ndarray:
+        """Effect of ``action`` less that of ``baseline`` in the same contexts."""
+        return self.effect(action, context) - self.effect(baseline, context)
+
+    def policy(self, actions: Any = None, *, outcome: int = 0, minimise: bool = False) -> Policy:
+        """The policy that chooses the best action for a context.
+
+        Parameters
+        ----------
+        actions : (low, high) tuple, or list of actions, optional
+            A range of a scalar action (two numbers in a *tuple*), or discrete candidates (a *list*). Default: the
+            levels of a categorical or discrete action, else the range seen in the data.
+        outcome : int
+            Which outcome is to be made large.
+        minimise : bool
+            Make it small instead.
+        """
+        self._check_fitted()
+        return Policy.over(self, actions, outcome=outcome, minimise=minimise)
+
+    def policy_value(self, policy: Any, context: Any = None) -> PolicyValue:
+        """Mean of f(policy(c), c) over contexts (default: those of the training data).
+
+        The standard error speaks of the spread over contexts only, not of the error of f.
+        """
+        self._check_fitted()
+        matrix = self._contexts(context)
+        actions = policy.act(matrix) if hasattr(policy, "act") else policy(matrix)
+        values = np.atleast_1d(self.effect(actions, matrix if matrix.shape[1] else None))
+        values = np.broadcast_to(values, (max(len(values), len(matrix)), *values.shape[1:]))
+        return PolicyValue.of(values if values.ndim == 1 else values[:, 0])
+
+    def diagnose(self) -> Diagnosis:
+        """Instrument strength, nuisance fit and out-of-fold moment error; prints as a table."""
+        self._check_fitted()
+        return self.diagnosis_
+
+    def summary(self) -> str:
+        """Roles, diagnostics and the average effect over the observed contexts, as text."""
+        self._check_fitted()
+        from prudent.iv._report import summarise
+
+        return summarise(self)
+
+    def plot_effect(self, ax: "Axes | None" = None, *, context: Any = None, truth: Any = None) -> "Axes":
+        """Average effect against the action, over the given contexts (default: those of the training data)."""
+        self._check_fitted()
+        from prudent.iv._report import plot_effect
+
+        return plot_effect(self, ax, context=context, truth=truth)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model as ``model.json`` and ``weights.safetensors``; read it with :func:`prudent.load`."""
+        self._check_fitted()
+        from prudent._storage import save_model
+
+        report, arrays = self.estimator_.to_state()
+        record = {
+            "estimator": report,
+            "roles": {name: role.to_json() for name, role in self.roles_.items()},
+            "diagnosis": self.diagnosis_.to_json(),
+            "seed": int(self.seed),
+        }
+        return save_model(folder, "IVRegression", record, {**arrays, "action_range": self.action_range_})
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "IVRegression":
+        """Rebuild from what :meth:`save` wrote."""
+        from prudent.cmr import estimator_from_state
+
+        model = cls(seed=record["seed"])
+        model.action_range_ = arrays.pop("action_range")
+        model.estimator_ = estimator_from_state(record["estimator"], arrays)
+        model.estimator = model.estimator_
+        model.roles_ = {name: Role.from_json(r) for name, r in record["roles"].items()}
+        model.diagnosis_ = Diagnosis.from_json(record["diagnosis"])
+        return model
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "estimator_"):
+            raise NotFittedError("This IVRegression is not fitted. Call fit(...) first, or prudent.load(folder).")
+
+    def _inputs(self, action: Any, context: Any) -> np.ndarray:
+        a = self.roles_["action"].encode(action)
+        if "context" not in self.roles_:
+            if context is not None and np.size(context):
+                raise RoleError("This model was fitted without context, but a context was given. Leave it out.")
+            return a
+        if context is None:
+            raise RoleError(
+                f"This model needs a context with columns {self.roles_['context'].names}. Give context=..., or use "
+                "plot_effect() and summary() for averages over the observed contexts."
+            )
+        c = self._encode_context(context)
+        if len(a) != len(c) and 1 not in (len(a), len(c)):
+            raise DataError(f"action and context must have equally many rows (or one), got {len(a)} and {len(c)}.")
+        n = max(len(a), len(c))
+        return np.hstack([np.broadcast_to(a, (n, a.shape[1])), np.broadcast_to(c, (n, c.shape[1]))])
+
+    def _encode_context(self, context: Any) -> np.ndarray:
+        role = self.roles_["context"]
+        # An array that is already encoded (as policies pass it on) is recognised by its width.
+        if isinstance(context, np.ndarray) and context.ndim == 2 and context.shape[1] == role.width:
+            return as_matrix("Context", context)
+        return role.encode(context)
+
+    def _contexts(self, context: Any) -> np.ndarray:
+        if context is not None:
+            return self._encode_context(context)
+        if not hasattr(self, "context_"):
+            raise RoleError(
+                "A loaded model does not carry the training contexts. Give context=... with the contexts to average "
+                "over."
+            )
+        return self.context_
+
+
+def _frame(data: Any) -> Any:
+    frame = as_frame(data)
+    if frame is None:
+        raise TypeError(
+            f"data must be a pandas or polars frame, got {type(data).__name__}. Pass arrays by role instead."
+        )
+    return frame
+
+
+def _unknown(title: str, name: str) -> Any:
+    raise RoleError(f"{title} column {name!r} is not in the data.")
+
+
+def _read_roles(data: Any, given: dict[str, Any]) -> tuple[dict[str, Role], dict[str, Any]]:
+    for name in ("outcome", "action", "instruments"):
+        value = given[name]
+        if value is None or (isinstance(value, Sequence) and len(value) == 0):
+            raise RoleError(f"{name} is missing. Name its column(s), or give an array.")
+    given = {k: v for k, v in given.items() if v is not None and not (isinstance(v, Sequence) and len(v) == 0)}
+    if data is None:
+        for name, value in given.items():
+            if isinstance(value, str):
+                raise RoleError(f"{name}={value!r} is a column name, but no data frame was given. Pass it first.")
+        values = {k: (as_frame(v) if as_frame(v) is not None else v) for k, v in given.items()}
+        roles = {
+            k: role_from_frame(TITLES[k], v, list(v.columns))
+            if as_frame(v) is not None
+            else role_from_array(TITLES[k], v)
+            for k, v in values.items()
+        }
+        return roles, values
+    frame = _frame(data)
+    roles = {name: role_from_frame(TITLES[name], frame, columns) for name, columns in given.items()}
+    seen: dict[str, str] = {}
+    for name, role in roles.items():
+        for column in role.names:
+            if column in seen:
+                raise RoleError(
+                    f"Column {column!r} has two roles, {seen[column]} and {name}. Give every column one role."
+                )
+            seen[column] = name
+    return roles, dict.fromkeys(roles, frame)
+
+
+def _check_varying(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
+    if any(column.levels is not None for column in roles["outcome"].columns):
+        raise DataError(
+            f"Outcome must be numeric, got text or categories in {roles['outcome'].names}. Code it as numbers."
+        )
+    for name in ("outcome", "action", "instruments"):
+        start = 0
+        for column in roles[name].columns:
+            block = matrices[name][:, start : start + column.width]
+            start += column.width
+            if np.all(block == block[0]):
+                raise DataError(
+                    f"{TITLES[name]} column {column.name!r} is constant: data in which it never varies cannot answer "
+                    "the question. Drop it, or bring data in which it varies."
+                )

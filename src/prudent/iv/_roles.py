@@ -1,0 +1,162 @@
+"""Columns in their roles: from frames or arrays to numbers, and the same way again at prediction time."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from prudent.cmr._arrays import as_matrix
+from prudent.errors import DataError, RoleError
+
+MAX_LEVELS = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One column of a role: its name, and its levels if it is categorical."""
+
+    name: str
+    levels: tuple[Any, ...] | None = None
+
+    @property
+    def width(self) -> int:
+        """Number of numeric columns it becomes."""
+        return 1 if self.levels is None else len(self.levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Role:
+    """All columns of a role, and how they are turned into a matrix."""
+
+    title: str
+    columns: tuple[Column, ...]
+
+    @property
+    def width(self) -> int:
+        """Columns of the encoded matrix."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return [column.name for column in self.columns]
+
+    @property
+    def is_categorical(self) -> bool:
+        """Whether the role is one categorical column."""
+        return len(self.columns) == 1 and self.columns[0].levels is not None
+
+    def encode(self, value: Any) -> np.ndarray:
+        """Matrix of ``value``: a frame or mapping with these columns, an array, or a scalar."""
+        frame = as_frame(value)
+        if isinstance(value, Mapping) and frame is None:
+            frame = pd.DataFrame({k: np.atleast_1d(v) for k, v in value.items()})
+        if frame is not None:
+            for name in self.names:
+                if name not in frame.columns:
+                    raise RoleError(
+                        f"{self.title} column {name!r} is not in the data; it has {list(map(str, frame.columns))}."
+                    )
+            return np.hstack([self._encode_column(c, frame[c.name].to_numpy()) for c in self.columns])
+        if any(column.levels is not None for column in self.columns):
+            array = np.asarray(value, dtype=object)
+            array = array.reshape(-1, len(self.columns)) if array.ndim < 2 else array
+            if array.shape[1] != len(self.columns):
+                raise DataError(f"{self.title} must have {len(self.columns)} columns as in fit, got {array.shape[1]}.")
+            return np.hstack([self._encode_column(c, array[:, j]) for j, c in enumerate(self.columns)])
+        array = np.asarray(value)
+        # One row of several columns may be given flat; anything else flat is one column.
+        if array.ndim == 0 or (array.ndim == 1 and len(self.columns) > 1):
+            array = array.reshape(1, -1)
+        return as_matrix(self.title, array, n_columns=self.width)
+
+    def _encode_column(self, column: Column, values: np.ndarray) -> np.ndarray:
+        if column.levels is None:
+            return as_matrix(f"{self.title} column {column.name!r}", values)
+        index = {level: k for k, level in enumerate(column.levels)}
+        values = [v.item() if isinstance(v, np.generic) else v for v in values]
+        unknown = sorted({str(v) for v in values if v not in index})
+        if unknown:
+            raise DataError(
+                f"{self.title} column {column.name!r} has levels {list(column.levels)}, got {unknown[0]!r}. "
+                "Use a level that the model has seen."
+            )
+        return np.eye(len(column.levels))[[index[v] for v in values]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain record."""
+        return {
+            "title": self.title,
+            "columns": [[c.name, None if c.levels is None else list(c.levels)] for c in self.columns],
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Role":
+        """From the record of :meth:`to_json`."""
+        columns = (Column(name, None if levels is None else tuple(levels)) for name, levels in record["columns"])
+        return cls(record["title"], tuple(columns))
+
+
+def as_frame(data: Any) -> pd.DataFrame | None:
+    """``data`` as a pandas frame if it is a pandas or polars frame, else None."""
+    if isinstance(data, pd.DataFrame):
+        return data
+    if type(data).__module__.split(".")[0] == "polars":
+        data = data.to_frame() if hasattr(data, "to_frame") else data
+        return pd.DataFrame({name: data[name].to_list() for name in data.columns})
+    return None
+
+
+def role_from_frame(title: str, frame: pd.DataFrame, names: Any) -> Role:
+    """The role that ``names`` (one name or several) play in a frame."""
+    names = [names] if isinstance(names, str) else list(names)
+    for name in names:
+        if name not in frame.columns:
+            raise RoleError(f"{title} column {name!r} is not in the data; it has {list(map(str, frame.columns))}.")
+    if len(set(names)) < len(names):
+        raise RoleError(f"{title} names a column twice: {names}.")
+    return Role(title, tuple(Column(name, _levels(title, frame[name])) for name in names))
+
+
+def role_from_array(title: str, value: Any) -> Role:
+    """The role of an array; text or boolean columns become categorical."""
+    array = (
+        np.asarray(value) if not isinstance(value, Sequence) or isinstance(value, str) else _from_sequence(title, value)
+    )
+    if array.ndim > 2 or array.ndim == 0:
+        raise DataError(f"{title} must have one row per unit (1-D or 2-D), got shape {array.shape}.")
+    array = array[:, None] if array.ndim == 1 else array
+    name = title.lower().rstrip("s") if array.shape[1] == 1 else title.lower()
+    names = [name] if array.shape[1] == 1 else [f"{name}_{j}" for j in range(array.shape[1])]
+    return Role(title, tuple(Column(n, _levels(title, pd.Series(array[:, j]))) for j, n in enumerate(names)))
+
+
+def _from_sequence(title: str, value: Sequence) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise DataError(f"{title} must be rectangular, got rows of different lengths.") from None
+
+
+def _levels(title: str, series: pd.Series) -> tuple[Any, ...] | None:
+    if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
+        return None
+    if series.isna().any():
+        raise DataError(
+            f"{title} column {series.name!r} must not have missing values, got {int(series.isna().sum())}. "
+            "Drop or impute these rows before fitting."
+        )
+    if pd.api.types.is_datetime64_any_dtype(series):
+        raise DataError(f"{title} column {series.name!r} holds dates. Turn it into a number (e.g. days) first.")
+    values = [v.item() if isinstance(v, np.generic) else v for v in series.tolist()]
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        return None
+    levels = tuple(sorted(set(values), key=lambda v: (str(type(v)), v)))
+    if len(levels) > MAX_LEVELS:
+        raise DataError(
+            f"{title} column {series.name!r} has {len(levels)} different texts; at most {MAX_LEVELS} can be encoded. "
+            "Is it an identifier? Leave it out."
+        )
+    return levels

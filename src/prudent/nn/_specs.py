@@ -1,0 +1,117 @@
+"""Specifications of networks: small frozen records that build a network and can be written to JSON.
+
+A saved model names its specification, so that it is rebuilt without running anybody's code. Any other callable
+``build(in_size, out_size, *, key)`` that returns an Equinox module is accepted for fitting, too; such a model must be
+given the same callable again when it is loaded.
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+from jaxtyping import PRNGKeyArray
+
+from prudent.nn._networks import MLP, ImageNetwork, Network, Tabular, activation_function
+
+
+class NetworkSpec(Protocol):
+    """Builds a network for given sizes."""
+
+    def __call__(self, in_size: int, out_size: int, *, key: PRNGKeyArray) -> Network: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class MLPSpec:
+    """Plain perceptron; ``widths=()`` is a linear function."""
+
+    widths: tuple[int, ...] = (128, 64)
+    activation: str = "silu"
+    dropout_rate: float = 0.0
+
+    def __call__(self, in_size: int, out_size: int, *, key: PRNGKeyArray) -> Network:
+        _check(self)
+        return MLP(in_size, out_size, self.widths, activation=self.activation, dropout_rate=self.dropout_rate, key=key)
+
+
+@dataclasses.dataclass(frozen=True)
+class TabularSpec:
+    """Perceptron with periodic embeddings of numeric columns, for tables. The default of every neural estimator.
+
+    ``embed=None`` lets the estimator name the columns: those that take many values, except actions, because an action
+    is asked for where there are no data and waves do not extrapolate.
+    """
+
+    widths: tuple[int, ...] = (128, 64)
+    activation: str = "silu"
+    dropout_rate: float = 0.1
+    n_frequencies: int = 24
+    embedding_size: int = 8
+    frequency_scale: float = 0.7
+    embed: tuple[int, ...] | None = None
+
+    def __call__(self, in_size: int, out_size: int, *, key: PRNGKeyArray) -> Network:
+        _check(self)
+        if not self.embed:
+            return MLPSpec(self.widths, self.activation, self.dropout_rate)(in_size, out_size, key=key)
+        return Tabular(
+            in_size,
+            out_size,
+            self.widths,
+            tuple(self.embed),
+            n_frequencies=self.n_frequencies,
+            embedding_size=self.embedding_size,
+            frequency_scale=self.frequency_scale,
+            activation=self.activation,
+            dropout_rate=self.dropout_rate,
+            key=key,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSpec:
+    """Convolutional features of the first ``prod(shape)`` columns, joined with the remaining columns."""
+
+    shape: tuple[int, int, int] = (28, 28, 1)
+    channels: tuple[int, ...] = (16, 32)
+    widths: tuple[int, ...] = (128, 64)
+    activation: str = "silu"
+    dropout_rate: float = 0.1
+
+    def __call__(self, in_size: int, out_size: int, *, key: PRNGKeyArray) -> Network:
+        _check(self)
+        return ImageNetwork(
+            in_size,
+            out_size,
+            tuple(self.shape),
+            tuple(self.channels),
+            self.widths,
+            activation=self.activation,
+            dropout_rate=self.dropout_rate,
+            key=key,
+        )
+
+
+SPECS = {spec.__name__: spec for spec in (MLPSpec, TabularSpec, ImageSpec)}
+
+
+def spec_to_json(spec: Any) -> dict[str, Any]:
+    """A record of ``spec``, or an error if it is not one of ours and so cannot be rebuilt from text."""
+    if type(spec).__name__ not in SPECS:
+        raise TypeError(
+            f"Only models with a network specification of prudent.nn ({', '.join(SPECS)}) can be saved, "
+            f"got {type(spec).__name__}. Use one of these, or keep the fitted object in memory."
+        )
+    return {"kind": type(spec).__name__, **dataclasses.asdict(spec)}
+
+
+def spec_from_json(record: dict[str, Any]) -> NetworkSpec:
+    """The specification that :func:`spec_to_json` wrote."""
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"}
+    return SPECS[record["kind"]](**fields)
+
+
+def _check(spec: Any) -> None:
+    activation_function(spec.activation)
+    if any(w < 1 for w in spec.widths):
+        raise ValueError(f"Network widths must be positive, got {spec.widths}.")
+    if not 0.0 <= spec.dropout_rate < 1.0:
+        raise ValueError(f"dropout_rate must be in [0, 1), got {spec.dropout_rate}.")

@@ -1,0 +1,388 @@
+"""One training loop for everything: it fits a *stack* of networks (folds x repeats x candidates) at once.
+
+The members of a stack have the same shape and share one data set, but each has its own rows, its own held-out part and
+its own stopping time. One compiled program runs a chunk of optimiser steps for all members, evaluates them on their
+held-out rows and keeps the best weights of each. Its shape depends on the sizes of networks and batches, not on the
+learning rate, the schedule or (up to a bucket) the number of rows, so that most fits reuse a compiled program.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from prudent._progress import Progress, Task
+from prudent.nn._cache import enable_compilation_cache
+
+# A loss maps (network, batch, key) to one value per row of the batch; key=None means evaluation.
+Loss = Callable[[Any, Any, Any], jax.Array]
+
+_MIN_BUCKET = 512
+# Members per compiled program; a larger stack is fitted group by group, which costs the same on a CPU.
+GROUP = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """How a stack of networks is trained.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Peak rate of AdamW; a linear warm-up over the first 5 % of the steps, then a cosine to zero at ``max_steps``.
+    weight_decay : float
+        Decoupled weight decay, on matrices only (each step shrinks them by ``rate * weight_decay``).
+    batch_size : int
+        Rows per step and member.
+    max_steps : int
+        Optimiser steps at most.
+    patience : int
+        Evaluations without a better held-out loss after which a member stops. 0 turns early stopping off.
+    evaluate_every : int
+        Steps between two evaluations on the held-out rows.
+    clip_norm : float
+        Gradients of a member are scaled down to this norm.
+    """
+
+    learning_rate: float = 2e-3
+    weight_decay: float = 1e-2
+    batch_size: int = 128
+    max_steps: int = 3000
+    patience: int = 10
+    evaluate_every: int = 50
+    clip_norm: float = 5.0
+
+    def check(self) -> None:
+        """Raise ``ValueError`` where a setting makes no sense."""
+        for name in ("learning_rate", "batch_size", "max_steps", "evaluate_every", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"TrainConfig.{name} must be positive, got {getattr(self, name)!r}.")
+        for name in ("weight_decay", "patience"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"TrainConfig.{name} must not be negative, got {getattr(self, name)!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainLog:
+    """What happened during a fit: one row per evaluation, one column per member of the stack."""
+
+    steps: np.ndarray
+    train_loss: np.ndarray
+    held_out_loss: np.ndarray
+    best_step: np.ndarray
+
+    @property
+    def best_loss(self) -> np.ndarray:
+        """Held-out loss of the weights that were kept, per member."""
+        return np.nanmin(self.held_out_loss, axis=0)
+
+    def take(self, n_members: int) -> "TrainLog":
+        """The log of the first members."""
+        return TrainLog(
+            self.steps,
+            self.train_loss[:, :n_members],
+            self.held_out_loss[:, :n_members],
+            self.best_step[:n_members],
+        )
+
+    @staticmethod
+    def join(logs: Sequence["TrainLog"]) -> "TrainLog":
+        """One log of several groups; a group that stopped early has NaN from there on."""
+        longest = max((log.steps for log in logs), key=len)
+
+        def pad(losses: np.ndarray) -> np.ndarray:
+            extra = np.full((len(longest) - len(losses), losses.shape[1]), np.nan)
+            return np.concatenate([losses, extra])
+
+        return TrainLog(
+            longest,
+            np.hstack([pad(log.train_loss) for log in logs]),
+            np.hstack([pad(log.held_out_loss) for log in logs]),
+            np.concatenate([log.best_step for log in logs]),
+        )
+
+
+def learning_rates(config: TrainConfig, start: int, count: int) -> np.ndarray:
+    """Rates of the steps ``start .. start + count - 1``: linear warm-up, then half a cosine."""
+    step = np.arange(start, start + count, dtype=np.float64)
+    warm_up = max(1.0, 0.05 * config.max_steps)
+    progress = np.clip((step - warm_up) / max(1.0, config.max_steps - warm_up), 0.0, 1.0)
+    rate = np.where(step < warm_up, (step + 1) / warm_up, 0.5 * (1 + np.cos(np.pi * progress)))
+    return (config.learning_rate * rate).astype(np.float32)
+
+
+def stack_networks(build: Callable[[Any], Any], n_members: int, key: jax.Array) -> Any:
+    """``n_members`` networks with different initial weights, as one pytree with a leading member axis."""
+    networks = [build(member_key) for member_key in jax.random.split(key, n_members)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *networks)
+
+
+def fit_stack(
+    networks: Any,
+    loss: Loss,
+    data: Any,
+    train_rows: Sequence[np.ndarray],
+    held_out_rows: Sequence[np.ndarray],
+    config: TrainConfig,
+    *,
+    seed: int,
+    weight_decay: np.ndarray | None = None,
+    progress: Progress | None = None,
+    label: str = "training",
+) -> tuple[Any, TrainLog]:
+    """Fit every member of ``networks`` on its own rows of ``data`` and return the best weights of each.
+
+    Parameters
+    ----------
+    networks : pytree with a leading member axis
+        From :func:`stack_networks`.
+    loss : callable
+        ``loss(network, batch, key) -> (rows,)``. Must be a module-level function (or another object with a stable
+        hash): a new closure for every fit would compile a new program for every fit.
+    data : pytree of arrays with one leading row axis
+    train_rows, held_out_rows : one integer array per member
+        With no held-out rows (empty arrays) the last weights are returned.
+    weight_decay : (members,) array, optional
+        One decay per member, in place of the one in ``config``: how candidates are compared in one program.
+    """
+    config.check()
+    enable_compilation_cache()
+    n_members = len(train_rows)
+    decay = np.broadcast_to(config.weight_decay if weight_decay is None else weight_decay, n_members)
+    data = _pad_to_bucket(data)
+    n_groups = math.ceil(n_members / GROUP)
+    task = (
+        None
+        if progress is None
+        else progress.start(label, n_groups * math.ceil(config.max_steps / config.evaluate_every))
+    )
+    fitted, logs = [], []
+    for group in range(n_groups):
+        # The last group is filled up with members that stand in it already, so that all groups share one program.
+        members = np.arange(group * GROUP, min((group + 1) * GROUP, n_members))
+        filled = np.resize(members, GROUP) if n_groups > 1 else members
+        part, log = _fit_group(
+            take_members(networks, filled),
+            loss,
+            data,
+            [train_rows[m] for m in filled],
+            [held_out_rows[m] for m in filled],
+            decay[filled],
+            config,
+            seed + group,
+            task,
+        )
+        fitted.append(take_members(part, np.arange(len(members))))
+        logs.append(log.take(len(members)))
+    if task is not None:
+        task.finish()
+    return join_members(fitted), TrainLog.join(logs)
+
+
+def take_members(networks: Any, members: np.ndarray) -> Any:
+    """Some members of a stack, as a stack."""
+    return jax.tree.map(lambda leaf: leaf[members] if eqx.is_array(leaf) else leaf, networks)
+
+
+def join_members(stacks: Sequence[Any]) -> Any:
+    """Several stacks of equal networks as one."""
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves) if eqx.is_array(leaves[0]) else leaves[0], *stacks)
+
+
+def _fit_group(
+    networks, loss, data, train_rows, held_out_rows, decay, config: TrainConfig, seed: int, task: Task | None
+) -> tuple[Any, TrainLog]:
+    rng = np.random.default_rng(seed)
+    key = jax.random.key(int(rng.integers(2**31)))
+    batches = _BatchSampler(train_rows, config.batch_size, rng)
+    held_index, held_weight = _pad_rows(held_out_rows)
+    stopping = float(held_weight.sum()) > 0 and config.patience > 0
+
+    params, static = eqx.partition(networks, eqx.is_inexact_array)
+    # Strong types throughout: a weakly typed leaf would make the second chunk a different program.
+    state = jax.tree.map(lambda a: a.astype(a.dtype), _State.start(params, len(train_rows)))
+    chunk = min(config.evaluate_every, config.max_steps)
+    n_chunks = math.ceil(config.max_steps / chunk)
+    steps, train_losses, held_losses = [], [], []
+    for number in range(n_chunks):
+        key, chunk_key = jax.random.split(key)
+        state, train_loss, held_loss = _run_chunk(
+            state,
+            static,
+            loss,
+            data,
+            jnp.asarray(batches.draw(chunk)),
+            jnp.asarray(learning_rates(config, number * chunk, chunk)),
+            jnp.asarray(decay, jnp.float32),
+            jnp.float32(config.clip_norm),
+            held_index,
+            held_weight,
+            jnp.int32(config.patience if stopping else n_chunks + 1),
+            chunk_key,
+        )
+        steps.append((number + 1) * chunk)
+        train_losses.append(np.asarray(train_loss))
+        held_losses.append(np.asarray(held_loss))
+        if task is not None:
+            task.advance(f"loss {np.median(held_losses[-1] if stopping else train_losses[-1]):.4f}")
+        if stopping and bool(np.all(np.asarray(state.stale) >= config.patience)):
+            break
+    log = TrainLog(
+        steps=np.array(steps),
+        train_loss=np.array(train_losses),
+        held_out_loss=np.array(held_losses),
+        best_step=(np.asarray(state.best_chunk) + 1) * chunk,
+    )
+    return eqx.combine(state.best if stopping else state.params, static), log
+
+
+class _State(eqx.Module):
+    """Weights, optimiser moments and stopping book-keeping of a whole stack."""
+
+    params: Any
+    moments: Any
+    best: Any
+    best_loss: jax.Array
+    best_chunk: jax.Array
+    stale: jax.Array
+    chunk: jax.Array
+
+    @staticmethod
+    def start(params: Any, n_members: int) -> "_State":
+        return _State(
+            params=params,
+            moments=jax.vmap(_adam().init)(params),
+            best=params,
+            best_loss=jnp.full(n_members, jnp.inf, jnp.float32),
+            best_chunk=jnp.zeros(n_members, jnp.int32),
+            stale=jnp.zeros(n_members, jnp.int32),
+            chunk=jnp.int32(0),
+        )
+
+
+def is_decayed(path: tuple, leaf: jax.Array) -> bool:
+    """Whether (decoupled) weight decay acts on a leaf of one member's weights.
+
+    Not on vectors: shrinking an offset is not a smoothness prior. Not on ``free_`` ones: AdamW's decay of a large
+    weight does not fade with more data, and would shrink what a linear model gets right.
+    """
+    name = getattr(path[-1], "name", "")
+    return leaf.ndim > 1 and not name.startswith("free_")
+
+
+@functools.cache
+def _adam() -> optax.GradientTransformation:
+    return optax.scale_by_adam()
+
+
+@eqx.filter_jit
+def _run_chunk(
+    state, static, loss, data, index, rates, weight_decay, clip_norm, held_index, held_weight, patience, key
+):
+    n_members = index.shape[1]
+
+    def member_loss(params, rows, member_key):
+        batch = jax.tree.map(lambda a: a[rows], data)
+        return jnp.mean(loss(eqx.combine(params, static), batch, member_key))
+
+    def member_step(params, moments, rows, member_key, decay, rate):
+        value, grads = jax.value_and_grad(member_loss)(params, rows, member_key)
+        scale = jnp.minimum(1.0, clip_norm / (optax.global_norm(grads) + 1e-12))
+        updates, moments = _adam().update(jax.tree.map(lambda g: g * scale, grads), moments)
+        params = jax.tree_util.tree_map_with_path(
+            lambda path, p, u: p - rate * (u + (decay * p if is_decayed(path, p) else 0.0)), params, updates
+        )
+        return params, moments, value
+
+    def step(carry, inputs):
+        params, moments = carry
+        rows, rate, step_key = inputs
+        keys = jax.random.split(step_key, n_members)
+        params, moments, value = jax.vmap(member_step, in_axes=(0, 0, 0, 0, 0, None))(
+            params, moments, rows, keys, weight_decay, rate
+        )
+        return (params, moments), value
+
+    keys = jax.random.split(key, index.shape[0])
+    (params, moments), values = jax.lax.scan(step, (state.params, state.moments), (index, rates, keys))
+
+    def held_out_loss(member_params, rows, weight):
+        batch = jax.tree.map(lambda a: a[rows], data)
+        value = loss(eqx.combine(member_params, static), batch, None)
+        return jnp.sum(value * weight) / jnp.maximum(jnp.sum(weight), 1.0)
+
+    held = jax.vmap(held_out_loss)(params, held_index, held_weight)
+    # A member that has stopped stays stopped, whatever it does in the chunks that others still need.
+    active = state.stale < patience
+    better = active & (held < state.best_loss)
+
+    def keep(new, old):
+        return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    state = _State(
+        params=params,
+        moments=moments,
+        best=jax.tree.map(keep, params, state.best),
+        best_loss=jnp.where(better, held, state.best_loss),
+        best_chunk=jnp.where(better, state.chunk, state.best_chunk),
+        stale=jnp.where(better, 0, state.stale + 1),
+        chunk=state.chunk + 1,
+    )
+    return state, jnp.mean(values, axis=0), held
+
+
+class _BatchSampler:
+    """Row numbers of the next batches: every member goes through its own rows in a new order each epoch."""
+
+    def __init__(self, rows: Sequence[np.ndarray], batch_size: int, rng: np.random.Generator):
+        self.rows = [np.asarray(r, dtype=np.int32) for r in rows]
+        self.batch_size = batch_size
+        self.rng = rng
+        self.queue = [np.empty(0, np.int32) for _ in rows]
+
+    def draw(self, n_steps: int) -> np.ndarray:
+        need = n_steps * self.batch_size
+        out = np.empty((len(self.rows), need), np.int32)
+        for member, rows in enumerate(self.rows):
+            parts, have = [self.queue[member]], len(self.queue[member])
+            while have < need:
+                parts.append(self.rng.permutation(rows))
+                have += len(rows)
+            stream = np.concatenate(parts)
+            out[member], self.queue[member] = stream[:need], stream[need:]
+        return out.reshape(len(self.rows), n_steps, self.batch_size).swapaxes(0, 1)
+
+
+def _bucket(n: int) -> int:
+    """Next size of the form 2^k or 3 * 2^(k-1): few enough to reuse programs, close enough to waste little."""
+    size = _MIN_BUCKET
+    while size < n:
+        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
+    return size
+
+
+def _pad_rows(rows: Sequence[np.ndarray]) -> tuple[jax.Array, jax.Array]:
+    width = _bucket(max((len(r) for r in rows), default=0))
+    index = np.zeros((len(rows), width), np.int32)
+    weight = np.zeros((len(rows), width), np.float32)
+    for member, r in enumerate(rows):
+        index[member, : len(r)] = r
+        weight[member, : len(r)] = 1.0
+    return jnp.asarray(index), jnp.asarray(weight)
+
+
+def _pad_to_bucket(data: Any) -> Any:
+    def pad(array):
+        array = np.asarray(array)
+        extra = _bucket(len(array)) - len(array)
+        # Padding repeats a real row: it is never drawn, but must not produce NaN if a program touches it.
+        return jnp.asarray(np.concatenate([array, np.repeat(array[:1], extra, axis=0)]) if extra else array)
+
+    return jax.tree.map(pad, data)

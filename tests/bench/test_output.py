@@ -1,0 +1,185 @@
+"""Tables, report and command line."""
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+import tiny_bench
+
+from prudent import bench
+from prudent.cli import main
+
+
+class Call(NamedTuple):
+    code: int | str
+    output: str
+    error: str
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    bench.run([tiny_bench.curve, tiny_bench.raises], folder)
+    return folder
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """``prudent bench ARGS`` in this process: exit code, standard output and standard error."""
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["prudent", "bench", *map(str, args)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return Call(stop.value.code or 0, out, err)
+
+    return call
+
+
+def test_table_shows_medians_beside_references(folder):
+    (sweep,) = bench.load_folder(folder, ["tiny/curve"])
+    (table,) = bench.tables(sweep)
+    assert table.columns == ("n=100", "n=400")
+    good, bad, _, _, elsewhere = table.rows
+    values = sorted(sweep.values("good", {"n": 100}, "error"))
+    assert good.entries[0].value == values[2]
+    assert good.entries[0].runs == 5
+    assert [entry.reached for entry in good.entries] == [True, True]
+    assert [entry.reached for entry in bad.entries] == [None, False]
+    assert [entry.value for entry in elsewhere.entries] == [0.3, None]
+    assert good.slope is not None
+    assert abs(good.slope[0] + 0.5) < 3 * good.slope[1]
+
+
+def test_slope_agrees_with_least_squares(folder):
+    np = pytest.importorskip("numpy")
+    (sweep,) = bench.load_folder(folder, ["tiny/curve"])
+    pairs = [(n, value) for n in (100, 400) for value in sweep.values("bad", {"n": n}, "error")]
+    x, y = np.log(np.array(pairs)).T
+    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
+    row = bench.tables(sweep)[0].rows[1]
+    assert row.slope == pytest.approx((slope, covariance[0, 0] ** 0.5))
+
+
+def test_markdown_is_deterministic_and_names_its_command(call, folder):
+    first = call("table", folder, "--experiment", "tiny/curve", "--format", "md")
+    assert first.code == 0
+    assert first.output == call("table", folder, "--experiment", "tiny/curve", "--format", "md").output
+    assert "| Good method | 0." in first.output
+    assert "✗" in first.output
+    assert "`prudent bench run tiny/curve --runs 5`" in first.output
+
+
+def test_csv_has_one_line_per_number(call, folder):
+    rows = list(csv.DictReader(io.StringIO(call("table", folder, "--format", "csv").output)))
+    assert len(rows) == 5 * 2 + 1
+    assert {row["experiment"] for row in rows} == {"tiny/curve", "tiny/raises"}
+
+
+def test_text_and_json_tables(call, folder):
+    assert "Bad method" in call("table", folder).output
+    tables = json.loads(call("table", folder, "--json").output)
+    assert [table["experiment"] for table in tables] == ["tiny/curve", "tiny/raises"]
+
+
+def test_readme_block_is_replaced(call, folder, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- bench:tiny/curve -->\nold\n<!-- /bench -->\nafter\n")
+    for _ in range(2):
+        assert call("table", folder, "--experiment", "tiny/curve", "--update", readme).code == 0
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- bench:tiny/curve -->\n\n| error |")
+    assert text.endswith("<!-- /bench -->\nafter\n")
+    assert "old" not in text
+    assert text.count("| Good method |") == 1
+    readme.write_text("no block")
+    result = call("table", folder, "--experiment", "tiny/curve", "--update", readme)
+    assert result.code == 2
+    assert "must have one block" in result.error
+
+
+def test_report_is_self_contained(call, folder):
+    result = call("report", folder)
+    assert result.code == 0
+    page = (folder / "report.html").read_text()
+    assert not re.search(r"https?:|//[a-z]|<script|<link|@import|url\((?!#)", page)
+    assert page.count("<svg") == 3
+    assert "prefers-color-scheme: dark" in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    targets = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page))
+    assert {a or b for a, b in targets} <= set(ids)
+    clips = [identifier for identifier in ids if identifier.startswith(("p", "m")) and len(identifier) == 11]
+    assert len(clips) == len(set(clips))
+
+
+def test_report_says_what_was_not_reached(folder):
+    for format in ("html", "md"):
+        path = bench.write_report(folder, format=format)
+        text = path.read_text()
+        assert "target missed: Bad method against hard target (error): n=400" in text
+        assert "1 of 3 cells failed" in text
+    assert "seed one is &lt;unlucky&gt;" in (folder / "report.html").read_text()
+    assert "seed one is <unlucky>" not in (folder / "report.html").read_text()
+
+
+def test_quick_run_is_not_judged(call, tmp_path):
+    result = call("run", "tiny/curve", "--quick", "--out", tmp_path, "--json")
+    assert result.code == 0
+    assert json.loads(result.output)[0]["done"] == 2
+    assert "target missed" not in bench.write_report(tmp_path, format="md").read_text()
+
+
+def test_incomplete_sweep_reports_missing_cells(tmp_path):
+    bench.run([tiny_bench.curve], tmp_path, runs=2)
+    path = tmp_path / "tiny" / "curve.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    assert "3 of 8 cells have not run" in bench.write_report(tmp_path, format="md").read_text()
+
+
+def test_list_shows_estimates(call):
+    rows = json.loads(call("list", "--json").output)
+    assert {"iv/demand", "rates", "tiny/curve"} <= {row["name"] for row in rows}
+    assert all(row["estimate_seconds"] > 0 for row in rows)
+    assert "iv/demand" in call("list").output
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["run", "no/such"], "no experiment is called 'no/such'"),
+        (["run", "tiny/curve", "--runs", "0"], "at least 1, got 0"),
+        (["run", "tiny/curve", "--workers", "0"], "workers must be at least 1, got 0"),
+        (["run", "tiny/curve", "--engine", "cloud"], "one of local, ray, got 'cloud'"),
+        (["run", "tiny/curve", "--retry-errors"], "add --resume"),
+        (["table", "{tmp}/nowhere"], "no such folder"),
+        (["table", "{tmp}"], "no records in"),
+        (["table", "{tmp}", "--format", "xls"], "got 'xls'"),
+        (["report", "{tmp}", "--format", "pdf"], "got 'pdf'"),
+    ],
+)
+def test_bad_input_gives_one_line_and_code_two(call, args, message, tmp_path):
+    out = ["--out", tmp_path / "out"] if args[0] == "run" else []
+    result = call(*(arg.format(tmp=tmp_path) for arg in args), *out)
+    assert result.code == 2
+    assert message in result.error
+    assert len(result.error.splitlines()) == 1
+    assert not result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_unwritable_folder_gives_one_line(call, tmp_path):
+    (tmp_path / "file").touch()
+    result = call("run", "tiny/curve", "--out", tmp_path / "file")
+    assert result.code == 2
+    assert len(result.error.splitlines()) == 1
+
+
+def test_importing_the_package_loads_no_numerics():
+    code = "import sys, prudent.cli._bench; sys.exit(bool({'numpy', 'jax', 'matplotlib', 'ray'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
