@@ -54,7 +54,8 @@ def test_step_ignores_propositions_the_automaton_does_not_know():
 def test_table_has_one_bit_for_each_acceptance_set():
     letters = [frozenset(), frozenset({"a"}), frozenset({"a", "b"})]
     following, accepting = both_infinitely_often().tabulate(letters)
-    assert following.dtype == np.int32 and accepting.dtype == np.uint64
+    assert following.dtype == np.int32
+    assert accepting.dtype == np.uint64
     assert following.tolist() == [[0, 0, 0]]
     assert accepting.tolist() == [[0, 1, 3]]
 
@@ -157,8 +158,10 @@ def test_equality_is_structural():
 
 def test_dot_shows_acceptance_and_epsilon_and_hides_the_trap():
     text = eventually_always_a().to_dot()
-    assert text.startswith("digraph") and text.rstrip().endswith("}")
-    assert "style=dashed" in text and "style=bold" in text
+    assert text.startswith("digraph")
+    assert text.rstrip().endswith("}")
+    assert "style=dashed" in text
+    assert "style=bold" in text
     assert "-> 2" not in text
 
 

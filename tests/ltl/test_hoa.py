@@ -63,7 +63,8 @@ def test_unlabelled_edges_beside_labelled_ones_are_epsilon_moves():
     assert automaton.names[0] == "F G a"
     assert automaton.has_trap  # state 1 had no edge for !a
     assert automaton.is_limit_deterministic()
-    assert automaton.accepts([set()], [{"a"}]) and not automaton.accepts([], [{"a"}, set()])
+    assert automaton.accepts([set()], [{"a"}])
+    assert not automaton.accepts([], [{"a"}, set()])
 
 
 def test_state_based_acceptance_moves_to_the_outgoing_edges():
@@ -87,7 +88,8 @@ def test_implicit_labels_count_letters_from_the_first_proposition():
 def test_acceptance_t_accepts_every_run_and_f_none():
     text = 'HOA: v1 States: 1 Start: 0 AP: 1 "a" Acceptance: 0 {} --BODY-- State: 0 [0] 0 --END--'
     safety = Automaton.from_hoa(text.format("t"))
-    assert safety.accepts([], [{"a"}]) and not safety.accepts([{"a"}], [set()])
+    assert safety.accepts([], [{"a"}])
+    assert not safety.accepts([{"a"}], [set()])
     assert not Automaton.from_hoa(text.format("f")).accepts([], [{"a"}])
 
 
@@ -97,7 +99,8 @@ def test_several_start_states_are_a_choice():
         "State: 0 [0] 0 {0} State: 1 [!0] 1 {0} --END--"
     )
     automaton = Automaton.from_hoa(text)
-    assert automaton.accepts([], [{"a"}]) and automaton.accepts([], [set()])
+    assert automaton.accepts([], [{"a"}])
+    assert automaton.accepts([], [set()])
     assert not automaton.accepts([], [{"a"}, set()])
 
 
@@ -162,5 +165,6 @@ def test_automata_of_spot_become_usable_in_products():
     theirs = spot.translate("F G a | G F b", "Buchi", "SBAcc")
     automaton = Automaton.from_hoa(theirs.to_str("hoa")).choices_to_epsilon()
     automaton.tabulate([frozenset(), frozenset("a"), frozenset("b")])
-    assert automaton.accepts([], [{"b"}, set()]) and automaton.accepts([set()], [{"a"}])
+    assert automaton.accepts([], [{"b"}, set()])
+    assert automaton.accepts([set()], [{"a"}])
     assert not automaton.accepts([{"b"}], [set()])

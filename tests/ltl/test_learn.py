@@ -84,7 +84,8 @@ def test_generator_is_xoshiro256pp():
 def test_draws_are_uniform():
     state = seed_state(1)
     draws = np.array([uniform(state) for _ in range(20_000)])
-    assert 0 <= draws.min() and draws.max() < 1
+    assert draws.min() >= 0
+    assert draws.max() < 1
     assert abs(draws.mean() - 0.5) < 4 * np.sqrt(1 / 12 / 20_000)
     counts = np.bincount([below(state, 5) for _ in range(20_000)], minlength=5)
     assert np.all(np.abs(counts - 4000) < 4 * np.sqrt(20_000 * 0.2 * 0.8))
@@ -102,7 +103,8 @@ def test_draws_are_uniform():
 def test_reward_families_stay_in_the_allowed_range(family, expected):
     table = reward_table(family, 0.1, 3)
     assert table == pytest.approx(expected)
-    assert np.all(table > 0) and np.all(table <= 0.1)
+    assert np.all(table > 0)
+    assert np.all(table <= 0.1)
 
 
 def test_kc_update_by_hand():
@@ -143,10 +145,12 @@ def test_epsilon_moves_keep_the_state_and_pay_nothing():
 def test_hahn_ends_the_episode_with_reward_one():
     bench = Bench(loop(), VISIT_A, 0.0, alpha=0.5)
     bench.hahn(1, zeta=0.0)
-    assert bench.q[0, 0, 0] == 0.5 and bench.position[0] == UNSTARTED
+    assert bench.q[0, 0, 0] == 0.5
+    assert bench.position[0] == UNSTARTED
     never = Bench(loop(), VISIT_A, 0.0, alpha=0.5)
     never.hahn(100, zeta=1.0)
-    assert never.q[0, 0, 0] == 0.0 and never.position[0] == 0
+    assert never.q[0, 0, 0] == 0.0
+    assert never.position[0] == 0
 
 
 def test_hahn_converges_to_probability_one_in_an_accepting_loop():
@@ -175,10 +179,12 @@ def test_hasanbeig_frontier_drops_visited_sets_and_refills():
     )
     bench = Bench(loop(), both, 0.0, alpha=1.0, gamma=0.5)
     bench.hasanbeig(3)  # only set 0 is ever visited: one reward, then the frontier waits for set 1
-    assert bench.q[0, 0, 0] == 1.0 and bench.position[2] == 0b10
+    assert bench.q[0, 0, 0] == 1.0
+    assert bench.position[2] == 0b10
     full = Bench(loop(frozenset("ab")), both, 0.0, alpha=1.0, gamma=0.5)
     full.hasanbeig(2)
-    assert full.q[0, 0, 0] == 1.5 and full.position[2] == 0b11
+    assert full.q[0, 0, 0] == 1.5
+    assert full.position[2] == 0b11
 
 
 @pytest.mark.parametrize(("length", "patience", "age"), [(7, -1, 6), (1000, 4, 0), (1000, -1, 20)])
@@ -195,7 +201,8 @@ def test_exploration_draws_every_action_that_exists():
     bench.counter(5000, reward_table("constant", 0.1, 0))
     start = (GATE.state_names or ()).index("(1,0)")
     assert np.all(bench.q[start, 0, :4] != before[start, 0, :4])
-    assert np.all(np.isinf(bench.q[0, 0, [0, 1, 3]])) and np.isfinite(bench.q[0, 0, 2])
+    assert np.all(np.isinf(bench.q[0, 0, [0, 1, 3]]))
+    assert np.isfinite(bench.q[0, 0, 2])
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
@@ -243,7 +250,8 @@ def test_runs_repeat_and_end_with_what_check_says(method):
     assert np.array_equal(first.policy.choices, second.policy.choices)
     assert first.curve.steps.tolist() == [0, 10_000, 20_000, 30_000, 40_000, 50_000, 60_000]
     assert first.curve.final == ltl.check(GATE, first.policy, GATE_FORMULA)
-    assert first.settings.method == method and first.settings.zeta == 0.995
+    assert first.settings.method == method
+    assert first.settings.zeta == 0.995
 
 
 def test_many_seeds_do_not_depend_on_threads():
@@ -252,7 +260,8 @@ def test_many_seeds_do_not_depend_on_threads():
     alone = ltl.learn(GATE, GATE_FORMULA, steps=50_000, seed=1)
     assert np.array_equal(one.curve.probability, two.curve.probability)
     assert np.array_equal(one[1].policy.choices, alone.policy.choices)
-    assert len(one) == 3 and one.curve.deviation is not None
+    assert len(one) == 3
+    assert one.curve.deviation is not None
 
 
 def test_kc_with_no_counter_is_bozkurt():
@@ -279,7 +288,8 @@ def test_discount_bias_of_the_frozen_lake():
     assert ltl.reward_optimum(lake, goal, gamma=0.99) < 0.85
     assert ltl.reward_optimum(lake, goal, gamma=0.9999) == pytest.approx(1.0)
     needed = ltl.needed_gamma(lake, goal, tolerance=0.01)
-    assert needed is not None and 0.99 < needed < 0.9999
+    assert needed is not None
+    assert 0.99 < needed < 0.9999
 
 
 def test_automatic_gamma_removes_the_bias():
@@ -287,7 +297,7 @@ def test_automatic_gamma_removes_the_bias():
     runs = ltl.learn(lake, lake.goal, gamma="auto", seed=range(4))
     assert runs.settings.gamma == pytest.approx(sufficient_bounds(64, 1 / 3).gamma)
     assert np.median(runs.curve.probability[-20:]) > 0.99
-    assert ltl.learn(lake, lake.goal, U="auto", steps=1).settings.U == pytest.approx(1 / 192)
+    assert pytest.approx(1 / 192) == ltl.learn(lake, lake.goal, U="auto", steps=1).settings.U
 
 
 def test_several_acceptance_sets_are_learnt():
@@ -308,8 +318,10 @@ def test_several_acceptance_sets_are_learnt():
 
 def test_curves_know_when_a_level_is_reached():
     curve = ltl.Curve(np.array([0, 10, 20, 30]), np.array([0.0, 0.9, 0.5, 0.9]))
-    assert curve.first_at(0.8) == 10 and curve.steps_to(0.8) == 30
-    assert curve.first_at(0.95) is None and curve.steps_to(0.95) is None
+    assert curve.first_at(0.8) == 10
+    assert curve.steps_to(0.8) == 30
+    assert curve.first_at(0.95) is None
+    assert curve.steps_to(0.95) is None
     assert curve.steps_to(0.0) == 0
 
 

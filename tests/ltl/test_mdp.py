@@ -82,7 +82,9 @@ def test_restrict_keeps_a_closed_part():
     mdp = ltl.LabelledMDP.from_arrays(table, {"a": [2]}, initial=0)
     assert mdp.reachable().tolist() == [0, 2]
     part = mdp.restrict(np.array([2, 0]))
-    assert part.labels(0) == {"a"} and part.successors(0, 0) == {1: 1.0} and part.initial.tolist() == [0, 1]
+    assert part.labels(0) == {"a"}
+    assert part.successors(0, 0) == {1: 1.0}
+    assert part.initial.tolist() == [0, 1]
     with pytest.raises(ValueError, match="no choice leaves"):
         mdp.restrict(np.array([1]))
 
@@ -114,7 +116,8 @@ def test_prism_text_round_trip():
     lake = envs.frozen_lake()
     back = ltl.LabelledMDP.from_prism(lake.to_prism())
     assert (back.n_states, back.n_choices, back.transitions.nnz) == (64, 256, lake.transitions.nnz)
-    assert back.actions == lake.actions and set(back.propositions) == set(lake.propositions)
+    assert back.actions == lake.actions
+    assert set(back.propositions) == set(lake.propositions)
 
 
 def test_prism_constants_and_unnamed_choices(tmp_path):
@@ -125,7 +128,8 @@ def test_prism_constants_and_unnamed_choices(tmp_path):
         ' [] s=0 -> (s\'=2);\n [] s>0 -> true;\nendmodule\nlabel "a" = s=1;\n'
     )
     mdp = ltl.LabelledMDP.from_prism(path, constants="p=0.25")
-    assert mdp.n_choices == 5 and {"go", "act", "act_1"} == set(mdp.actions)
+    assert mdp.n_choices == 5
+    assert {"go", "act", "act_1"} == set(mdp.actions)
     assert ltl.optimum(mdp, "F a", exact=True) == pytest.approx(0.25)
     with pytest.raises(ValueError, match="cannot read this PRISM model"):
         ltl.LabelledMDP.from_prism("mdp\nmodule broken\n")

@@ -40,9 +40,12 @@ def test_memory_moves_with_the_labels_of_the_state_that_is_left(gate, policy):
     end = gate.state_names.index("(2,9)")
     policy.reset()
     assert policy.memory == 1
-    assert policy.act(gate.state_names.index("(1,0)"), set()) == 1 and policy.memory == 1
-    assert policy.act(end, {"a"}) == 2 and policy.memory == 0
-    assert policy.act(end, {"a"}) == 2 and policy.memory == 0
+    assert policy.act(gate.state_names.index("(1,0)"), set()) == 1
+    assert policy.memory == 1
+    assert policy.act(end, {"a"}) == 2
+    assert policy.memory == 0
+    assert policy.act(end, {"a"}) == 2
+    assert policy.memory == 0
     policy.reset()
     policy.act(0, {"c"})
     assert policy.memory == 2
@@ -55,7 +58,8 @@ def test_act_refuses_unknown_states(policy):
 
 def test_the_induced_chain_has_the_right_probability(gate, automaton, policy):
     chain = policy.induced_chain(gate)
-    assert chain.is_chain and chain.initial[0] == 1
+    assert chain.is_chain
+    assert chain.initial[0] == 1
     assert ltl.check(gate, policy, automaton) == pytest.approx(0.8, abs=1e-15)
     assert ltl.check(gate, policy, automaton, exact=True) == Fraction(4, 5)
     assert chain.name(0) == "(1,0)|1"
@@ -63,8 +67,10 @@ def test_the_induced_chain_has_the_right_probability(gate, automaton, policy):
 
 def test_simulation_follows_the_model(gate, policy):
     path = policy.simulate(gate, 30, seed=3)
-    assert len(path.states) == 31 and len(path.actions) == 30 and path.memory[0] == 1
-    for s, a, after in zip(path.states, path.actions, path.states[1:]):
+    assert len(path.states) == 31
+    assert len(path.actions) == 30
+    assert path.memory[0] == 1
+    for s, a, after in zip(path.states, path.actions, path.states[1:], strict=False):
         assert after in gate.successors(int(s), int(a))
     again = policy.simulate(gate, 30, seed=3)
     assert np.array_equal(path.states, again.states)
@@ -79,7 +85,8 @@ def test_simulated_frequency_agrees_with_the_exact_probability(gate, policy):
 def test_saved_policies_come_back(tmp_path, gate, policy, automaton):
     policy.save(tmp_path / "policy.json")
     back = ltl.Policy.load(tmp_path / "policy.json")
-    assert np.array_equal(back.choices, policy.choices) and back.actions == policy.actions
+    assert np.array_equal(back.choices, policy.choices)
+    assert back.actions == policy.actions
     assert ltl.check(gate, back, automaton) == ltl.check(gate, policy, automaton)
 
 
@@ -106,7 +113,8 @@ def test_broken_files_are_refused_clearly(tmp_path, policy, change, message):
 def test_files_hold_plain_json(tmp_path, policy):
     policy.save(tmp_path / "policy.json")
     record = json.loads((tmp_path / "policy.json").read_text())
-    assert record["automaton"].startswith("HOA: v1") and record["version"] == 1
+    assert record["automaton"].startswith("HOA: v1")
+    assert record["version"] == 1
 
 
 def test_choices_must_fit_automaton_and_model(gate, automaton, policy):
@@ -133,9 +141,11 @@ def test_an_action_that_does_not_exist_is_named(gate):
 def test_prism_text_marks_epsilon_moves_and_starts_in_the_initial_state(gate, policy):
     text = policy.to_prism(gate)
     start, end = gate.state_names.index("(1,0)"), gate.state_names.index("(2,9)")
-    assert f"m : [0..21] init {start};" in text and "a : [0..2] init 1;" in text
+    assert f"m : [0..21] init {start};" in text
+    assert "a : [0..2] init 1;" in text
     assert f"[ep] (m={end})&(a=1) -> 1 : (m'={end})&(a'=0);" in text
-    assert "4/5 : " in text and 'label "c" = (m=' in text
+    assert "4/5 : " in text
+    assert 'label "c" = (m=' in text
 
 
 def test_epsilon_moves_that_never_end_are_refused(gate):

@@ -40,7 +40,10 @@ def test_epsilon_moves_take_no_time(lake):
     after, reward, terminated, truncated, info = lake.step(4)
     assert after["observation"] == observation["observation"] == 0
     assert after["automaton"] != observation["automaton"]
-    assert reward == 0 and not terminated and not truncated and info["discount"] == 0.99
+    assert reward == 0
+    assert not terminated
+    assert not truncated
+    assert info["discount"] == 0.99
     assert info["action_mask"].tolist() == [1, 1, 1, 1, 0]
     again = lake.step(4)[0]
     assert again["automaton"] == after["automaton"]  # a move that does not exist does nothing
@@ -50,14 +53,17 @@ def test_reaching_the_goal_satisfies_it(lake):
     lake.reset(seed=0)
     for action in (1, 1, 2, 1, 2, 2):
         observation, _, terminated, _, info = lake.step(action)
-    assert terminated and observation["observation"] == 15 and info["satisfied"]
+    assert terminated
+    assert observation["observation"] == 15
+    assert info["satisfied"]
 
 
 def test_falling_into_a_hole_does_not(lake):
     lake.reset(seed=0)
     lake.step(1)
     _, _, terminated, _, info = lake.step(2)
-    assert terminated and not info["satisfied"]
+    assert terminated
+    assert not info["satisfied"]
 
 
 def test_rewards_grow_with_the_counter_up_to_u():
@@ -71,7 +77,9 @@ def test_discount_is_one_minus_the_reward():
     env = ltl.ProductEnv(gymnasium.make("CartPole-v1"), lambda o: {"up"}, "G F up", U=0.2, K=0, gamma=0.9)
     env.reset(seed=0)
     info = env.step(0)[4]
-    assert info["accepting"] and info["discount"] == pytest.approx(0.8) and info["labels"] == {"up"}
+    assert info["accepting"]
+    assert info["discount"] == pytest.approx(0.8)
+    assert info["labels"] == {"up"}
 
 
 def test_reset_restarts_automaton_and_counter(lake):

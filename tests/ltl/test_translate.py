@@ -66,13 +66,15 @@ def test_propositions_are_those_of_the_formula():
 def test_unsatisfiable_formula_is_the_trap_alone():
     for text in ["false", "F a & G !a", "G F a & F G !a", "X (a & b) & X !a"]:
         automaton = ltl.translate(text)
-        assert automaton.n_states == 1 and automaton.is_trap(automaton.initial), text
+        assert automaton.n_states == 1, text
+        assert automaton.is_trap(automaton.initial), text
 
 
 def test_valid_formula_is_one_accepting_state():
     for text in ["F a | G !a", "G F a | F G !a", "(a U b) -> F b"]:
         automaton = ltl.translate(text)
-        assert automaton.n_states == 1 and not automaton.has_trap, text
+        assert automaton.n_states == 1, text
+        assert not automaton.has_trap, text
 
 
 @settings(max_examples=150, derandomize=True, deadline=None)

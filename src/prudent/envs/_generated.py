@@ -80,7 +80,7 @@ def slippery_grid(
         )
     rng = np.random.default_rng(seed)
     order = rng.permutation(np.arange(1, size * size))
-    places = {name: [(int(i) // size, int(i) % size)] for name, i in zip(propositions, order)}
+    places = {name: [(int(i) // size, int(i) % size)] for name, i in zip(propositions, order, strict=False)}
     hollow = order[len(propositions) : len(propositions) + int(holes * size * size)]
     cells = np.full(size * size, "~")
     cells[hollow] = "T"

@@ -180,7 +180,7 @@ def _best_value(product: Product, exact: bool) -> float | Fraction:
     table = product.mdp.transitions
     solved = exact_values(quotient, rational_entries(table.data, table.indptr))
     starts = rational_entries(product.first_probability, np.array([0, len(product.first)]))
-    return sum((p * solved[i] for p, i in zip(starts, first)), Fraction(0))
+    return sum((p * solved[i] for p, i in zip(starts, first, strict=False)), Fraction(0))
 
 
 def _check_backend(backend: str) -> None:

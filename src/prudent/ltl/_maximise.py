@@ -308,7 +308,7 @@ def rational_entries(data: np.ndarray, indptr: np.ndarray) -> list[Fraction]:
     for start, stop in pairwise(indptr):
         values = [float(x) for x in data[start:stop]]
         simple = [Fraction(x).limit_denominator(1_000_000) for x in values]
-        if sum(simple) != 1 or any(abs(float(f) - x) > 1e-14 for f, x in zip(simple, values)):
+        if sum(simple) != 1 or any(abs(float(f) - x) > 1e-14 for f, x in zip(simple, values, strict=False)):
             binary = [Fraction(x) for x in values]
             simple = [x / sum(binary) for x in binary]
         result += simple

@@ -129,7 +129,8 @@ class LabelledMDP:
         row = self.row(state, action)
         start, stop = self.transitions.indptr[row], self.transitions.indptr[row + 1]
         return {
-            int(s): float(p) for s, p in zip(self.transitions.indices[start:stop], self.transitions.data[start:stop])
+            int(s): float(p)
+            for s, p in zip(self.transitions.indices[start:stop], self.transitions.data[start:stop], strict=True)
         }
 
     def name(self, state: int) -> str:

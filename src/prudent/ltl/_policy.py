@@ -163,7 +163,7 @@ class Policy:
             letters=mdp.letters,
             letter_of=mdp.letter_of[states],
             initial=initial,
-            state_names=tuple(f"{mdp.name(int(s))}|{m}" for s, m in zip(states, memory)),
+            state_names=tuple(f"{mdp.name(int(s))}|{m}" for s, m in zip(states, memory, strict=True)),
         )
         return chain, states, memory
 

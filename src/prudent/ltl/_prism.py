@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from prudent.ltl._policy import Policy
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_KEYWORDS = frozenset(
+_RESERVED = (
     "A bool clock const ctmc C double dtmc E endinit endinvariant endmodule endobservables endrewards endsystem false "
     "formula filter func F global G init invariant I int label max mdp min module X nondeterministic observable "
     "observables of Pmax Pmin P pomdp popta probabilistic prob pta rate rewards Rmax Rmin R S stochastic system true "
-    "U W".split()
+    "U W"
 )
+_KEYWORDS = frozenset(_RESERVED.split())
 _RESULT = re.compile(r"^Result[^:\n]*:\s*([^\s(]+)", re.MULTILINE)
 
 
@@ -53,8 +54,8 @@ def chain_text(policy: Policy, mdp: LabelledMDP) -> str:
     """
     chain, states, memory = policy.unfold_chain(mdp)
     numbers, first = _numbers(chain), _first_state(chain)
-    places = [f"(m={s})&(a={a})" for s, a in zip(states, memory)]
-    moves = [f"(m'={s})&(a'={a})" for s, a in zip(states, memory)]
+    places = [f"(m={s})&(a={a})" for s, a in zip(states, memory, strict=True)]
+    moves = [f"(m'={s})&(a'={a})" for s, a in zip(states, memory, strict=True)]
     lines = [
         "dtmc",
         "",
@@ -76,7 +77,8 @@ def _numbers(mdp: LabelledMDP) -> list[str]:
     """Probabilities as fractions where they are simple, so that the text means exactly the model; else all digits."""
     entries = rational_entries(mdp.transitions.data, mdp.transitions.indptr)
     return [
-        str(f) if f.denominator <= 1_000_000 else repr(float(x)) for f, x in zip(entries, mdp.transitions.data.tolist())
+        str(f) if f.denominator <= 1_000_000 else repr(float(x))
+        for f, x in zip(entries, mdp.transitions.data.tolist(), strict=True)
     ]
 
 
@@ -97,7 +99,7 @@ def _label_lines(mdp: LabelledMDP, where: list[str], letter_of: np.ndarray) -> l
             raise ValueError(f"PRISM labels are identifiers, got the proposition {proposition!r}; rename it.")
         if proposition in ("init", "deadlock"):
             raise ValueError(f"the label {proposition!r} is reserved in PRISM; rename the proposition.")
-        holds = [w for w, letter in zip(where, letter_of) if proposition in mdp.letters[letter]]
+        holds = [w for w, letter in zip(where, letter_of, strict=False) if proposition in mdp.letters[letter]]
         condition = " | ".join(f"({w})" for w in holds) or "false"
         lines.append(f'label "{proposition}" = {condition};')
     return lines

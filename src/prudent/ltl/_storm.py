@@ -100,7 +100,7 @@ def _ask(mdp: LabelledMDP, query: str, exact: bool) -> float | Fraction:
             raise CheckError(f"Storm answered {total}, which is not a probability, for {query}.")
         return total
     weights = rational_entries(mdp.initial[first], np.array([0, len(first)]))
-    return sum((w * Fraction(str(v)) for w, v in zip(weights, values)), Fraction(0))
+    return sum((w * Fraction(str(v)) for w, v in zip(weights, values, strict=False)), Fraction(0))
 
 
 def _relevant_part(mdp: LabelledMDP) -> LabelledMDP:
