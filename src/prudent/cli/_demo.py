@@ -119,7 +119,7 @@ def _ltl_demo(out: Path, seed: int, as_json: bool) -> None:
         )
     start = time.perf_counter()
     best = ltl.optimum(gate, gate.goal)
-    n_runs, steps = 10, 1_500_000
+    n_runs, steps = 10, 2_500_000
     rows, fig = [], plt.figure(figsize=(6.5, 4.2), layout="constrained")
     ax = fig.subplots()
     for method in ("cf+kc", "bozkurt"):

@@ -78,11 +78,10 @@ def plot(
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    ax = automaton.plot(show_trap=trap)
-    ax.set_title(formula)
+    automaton.plot(show_trap=trap).set_title(formula)
     out.parent.mkdir(parents=True, exist_ok=True)
-    ax.figure.savefig(out, dpi=150, bbox_inches="tight")
-    plt.close("all")
+    plt.savefig(out, dpi=150, bbox_inches="tight")
+    plt.close()
     print(_json(_facts(formula, automaton) | {"picture": str(out)}) if as_json else f"picture {out}")
 
 

@@ -108,7 +108,7 @@ _CURVES = (
 def _published(metric: str, **values: float) -> tuple[Reference, ...]:
     return tuple(
         Reference(
-            label=f"published {_LABELS[name]}",
+            label=_LABELS[name],
             metric=metric,
             values={"": value},
             method=name,
@@ -141,7 +141,7 @@ def _task(
         metrics=(*_METRICS, *_CURVES),
         references=references,
         figures=(Figure(kind="curves", x="steps", y="probability"),),
-        quick=Quick(runs=2, budget={"share": 0.05}),
+        quick=Quick(runs=2, budget={"share": 0.25}),
     )
 
 
@@ -188,7 +188,7 @@ translated = Experiment(
     budget={"automata": "ours", "share": 1.0},
     metrics=(*_METRICS, *_CURVES),
     figures=(Figure(kind="boxes", x="task", y="level"),),
-    quick=Quick(runs=1, budget={"share": 0.05}),
+    quick=Quick(runs=1, budget={"share": 0.25}),
 )
 sensitivity = Experiment(
     name="ltl/sensitivity",
@@ -210,5 +210,5 @@ sensitivity = Experiment(
     budget={"task": "gate", "automata": "thesis", "share": 1.0},
     metrics=(*_METRICS, *_CURVES),
     figures=(Figure(kind="curves", x="steps", y="probability"),),
-    quick=Quick(runs=1, budget={"share": 0.05}),
+    quick=Quick(runs=1, budget={"share": 0.25}),
 )
