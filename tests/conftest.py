@@ -21,3 +21,28 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"PRUDENT_DATA={setting} is not a folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def quick_estimator():
+    """A small DML-CMR for tests of what stands around it."""
+    from prudent.cmr import DMLCMR
+    from prudent.nn import MLPSpec, TrainConfig
+
+    def make(**settings):
+        brief = TrainConfig(weight_decay=0.01, batch_size=64, max_steps=150, evaluate_every=50)
+        return DMLCMR(
+            **{
+                "n_folds": 2,
+                "network": MLPSpec((16,)),
+                "nuisance_network": MLPSpec((16,)),
+                "n_components": 2,
+                "n_repeats": 1,
+                "n_functions": 2,
+                "train": brief,
+                "function_train": brief,
+                **settings,
+            }
+        )
+
+    return make

@@ -34,6 +34,7 @@ def _iv_demo(out: Path, seed: int, as_json: bool) -> None:
     from prudent.cmr import DMLCMR
 
     data = datasets.make_demand(2000, seed=seed)
+    observed = data.roles()["context"]
     if not as_json:
         print(
             "Ticket sales, 2000 rows: a hidden event moves price and sales together; the fuel price is an instrument."
@@ -42,10 +43,8 @@ def _iv_demo(out: Path, seed: int, as_json: bool) -> None:
     model = IVRegression(DMLCMR(n_folds=5), seed=seed).fit(data.frame(), **data.names)
     seconds = time.perf_counter() - start
 
-    naive = HistGradientBoostingRegressor(random_state=seed).fit(
-        np.hstack([data.action, data.context]), data.outcome[:, 0]
-    )
-    exogenous = np.hstack([np.ones((len(data.outcome), 1)), data.context[:, :-1]])
+    naive = HistGradientBoostingRegressor(random_state=seed).fit(np.hstack([data.action, observed]), data.outcome[:, 0])
+    exogenous = np.hstack([np.ones((len(data.outcome), 1)), observed[:, :-1]])
     linear = IV2SLS(data.outcome, exogenous, data.action, data.instruments).fit()
     coefficients = np.asarray(linear.params)
 

@@ -52,7 +52,11 @@ def fit(
         import matplotlib
 
         matplotlib.use("Agg")
-        model.plot_effect().figure.savefig(folder / "effect.png", dpi=150)
+        import matplotlib.pyplot as plt
+
+        model.plot_effect()
+        plt.savefig(folder / "effect.png", dpi=150)
+        plt.close()
     _show_diagnosis(model, as_json)
     if not as_json:
         print(f"saved in {folder}/" + (" with effect.png" if (folder / "effect.png").exists() else ""))

@@ -194,7 +194,7 @@ class DMLCMR(MomentEstimator):
             self.network_ = self._spec(self.network, tuple(j for j in numeric_columns(x) if j in shared))
             slots = tuple(int(p) for p in np.argsort(modelled + known))
             parts = [
-                ScoreData(s, nodes, x[np.ix_(part.rows, known)])
+                ScoreData(s, nodes, x[part.rows][:, known])
                 for s, nodes, part in zip(
                     (outcome.prediction, *outcome.audit), (law.nodes, *law.audit), plan.all_parts, strict=True
                 )

@@ -65,13 +65,15 @@ def make_demand(
 def demand_grid(convention: str = "normalised") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The test grid: (price, context, true sales) on 20 prices in [10, 25] x 20 times x 7 customers, 2800 points."""
     _check_convention(convention)
-    price, t, s = (
-        a.ravel() for a in np.meshgrid(np.linspace(10, 25, 20), np.linspace(0, 10, 20), np.arange(1, 8), indexing="ij")
-    )
+    mesh = np.meshgrid(np.linspace(10, 25, 20), np.linspace(0, 10, 20), np.arange(1.0, 8.0), indexing="ij")
+    price, t, s = (axis.ravel() for axis in mesh)
     if convention == "normalised":
-        action, context = (price[:, None] - PRICE_MEAN) / PRICE_SCALE, np.column_stack([t, np.eye(7)[s - 1]])
+        action, context = (
+            (price[:, None] - PRICE_MEAN) / PRICE_SCALE,
+            np.column_stack([t, np.eye(7)[s.astype(int) - 1]]),
+        )
         return action, context, _normalised_sales(action, context)
-    action, context = price[:, None], np.column_stack([t, s.astype(float)])
+    action, context = price[:, None], np.column_stack([t, s])
     return action, context, _raw_sales(action, context)
 
 

@@ -54,6 +54,10 @@ class Diagnosis:
         """Smallest effective F over action columns."""
         return min(self.effective_f, default=None)
 
+    def levels_as_actions(self) -> list[Any]:
+        """Levels of a discrete action in the form in which ``effect`` takes actions."""
+        return [next(iter(level)) if len(level) == 1 else list(level) for level in self.action_levels or ()]
+
     def rows(self) -> list[tuple[str, str, str]]:
         """(what, value, how to read it)."""
         table = [("rows", f"{self.n_rows}", "")]
@@ -97,7 +101,7 @@ class Diagnosis:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Diagnosis":
         """From the record of :meth:`to_json`."""
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
         for name in ("moment", "moment_of_mean"):
             fields[name] = None if record[name] is None else MomentError(**record[name])
         if record["action_levels"] is not None:

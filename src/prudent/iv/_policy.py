@@ -55,7 +55,7 @@ class Policy:
             if role.is_categorical:
                 actions = list(role.columns[0].levels or ())
             elif model.diagnosis_.action_levels is not None:
-                actions = [list(level) if len(level) > 1 else level[0] for level in model.diagnosis_.action_levels]
+                actions = model.diagnosis_.levels_as_actions()
             elif role.width == 1:
                 actions = tuple(float(v) for v in model.action_range_[:, 0])
             else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from sklearn.base import clone
 
 from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import as_matrix
@@ -78,12 +79,13 @@ class IVRegression:
         context_matrix = matrices.get("context", np.empty((n, 0)))
         x = np.hstack([matrices["action"], context_matrix])
         c = np.hstack([matrices["instruments"], context_matrix])
-        estimator = DMLCMR() if self.estimator is None else self.estimator
-        if not isinstance(estimator, MomentEstimator):
+        if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
             raise TypeError(
-                f"estimator must be a moment estimator such as DMLCMR(), got {type(estimator).__name__}. "
+                f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}. "
                 "Regressors for the outcome go into DMLCMR(outcome_model=...)."
             )
+        # A copy: one estimator object may serve several models.
+        estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
         if isinstance(estimator, DMLCMR) and roles["action"].is_categorical and isinstance(estimator.discrete, str):
             estimator = estimator.set_params(discrete=tuple(range(roles["action"].width)))
         self.estimator_ = estimator.fit(matrices["outcome"], x, c, seed=int(self.seed), groups=groups)
@@ -246,13 +248,16 @@ def _read_roles(data: Any, given: dict[str, Any]) -> tuple[dict[str, Role], dict
         for name, value in given.items():
             if isinstance(value, str):
                 raise RoleError(f"{name}={value!r} is a column name, but no data frame was given. Pass it first.")
-        values = {k: (as_frame(v) if as_frame(v) is not None else v) for k, v in given.items()}
-        roles = {
-            k: role_from_frame(TITLES[k], v, list(v.columns))
-            if as_frame(v) is not None
-            else role_from_array(TITLES[k], v)
-            for k, v in values.items()
-        }
+        roles: dict[str, Role] = {}
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            frame = as_frame(value)
+            values[name] = value if frame is None else frame
+            roles[name] = (
+                role_from_array(TITLES[name], value)
+                if frame is None
+                else role_from_frame(TITLES[name], frame, list(frame.columns))
+            )
         return roles, values
     frame = _frame(data)
     roles = {name: role_from_frame(TITLES[name], frame, columns) for name, columns in given.items()}

@@ -32,12 +32,13 @@ def candidate_actions(model: "IVRegression", count: int) -> list[Any]:
     if role.is_categorical:
         return list(role.columns[0].levels or ())
     if model.diagnosis_.action_levels is not None:
-        return [level[0] if len(level) == 1 else list(level) for level in model.diagnosis_.action_levels]
+        return model.diagnosis_.levels_as_actions()
     if role.width > 1:
         raise DataError(
             f"The action has {role.width} columns; averages and pictures need a scalar action. Use effect(...)."
         )
-    return list(np.linspace(*model.action_range_[:, 0], count))
+    low, high = model.action_range_[:, 0]
+    return list(np.linspace(low, high, count))
 
 
 def summarise(model: "IVRegression") -> str:

@@ -76,14 +76,14 @@ class Role:
         if column.levels is None:
             return as_matrix(f"{self.title} column {column.name!r}", values)
         index = {level: k for k, level in enumerate(column.levels)}
-        values = [v.item() if isinstance(v, np.generic) else v for v in values]
-        unknown = sorted({str(v) for v in values if v not in index})
+        plain = [v.item() if isinstance(v, np.generic) else v for v in values]
+        unknown = sorted({str(v) for v in plain if v not in index})
         if unknown:
             raise DataError(
                 f"{self.title} column {column.name!r} has levels {list(column.levels)}, got {unknown[0]!r}. "
                 "Use a level that the model has seen."
             )
-        return np.eye(len(column.levels))[[index[v] for v in values]]
+        return np.eye(len(column.levels))[[index[v] for v in plain]]
 
     def to_json(self) -> dict[str, Any]:
         """Plain record."""
@@ -117,7 +117,7 @@ def role_from_frame(title: str, frame: pd.DataFrame, names: Any) -> Role:
             raise RoleError(f"{title} column {name!r} is not in the data; it has {list(map(str, frame.columns))}.")
     if len(set(names)) < len(names):
         raise RoleError(f"{title} names a column twice: {names}.")
-    return Role(title, tuple(Column(name, _levels(title, frame[name])) for name in names))
+    return Role(title, tuple(Column(name, _levels(title, pd.Series(frame[name]))) for name in names))
 
 
 def role_from_array(title: str, value: Any) -> Role:

@@ -19,8 +19,9 @@ def enable_compilation_cache() -> Path | None:
     setting = os.environ.get("PRUDENT_COMPILATION_CACHE", "")
     if setting.lower() in OFF - {""}:
         return None
-    if jax.config.jax_compilation_cache_dir:
-        return Path(jax.config.jax_compilation_cache_dir)
+    configured = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if configured:
+        return Path(configured)
     folder = Path(setting) if setting else Path(platformdirs.user_cache_dir("prudent")) / "jax"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -81,8 +81,8 @@ class ImageSpec:
         return ImageNetwork(
             in_size,
             out_size,
-            tuple(self.shape),
-            tuple(self.channels),
+            self.shape,
+            self.channels,
             self.widths,
             activation=self.activation,
             dropout_rate=self.dropout_rate,
@@ -105,7 +105,7 @@ def spec_to_json(spec: Any) -> dict[str, Any]:
 
 def spec_from_json(record: dict[str, Any]) -> NetworkSpec:
     """The specification that :func:`spec_to_json` wrote."""
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"}
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"}
     return SPECS[record["kind"]](**fields)
 
 

@@ -172,8 +172,8 @@ def fit_stack(
             take_members(networks, filled),
             loss,
             data,
-            [train_rows[m] for m in filled],
-            [held_out_rows[m] for m in filled],
+            [train_rows[int(m)] for m in filled],
+            [held_out_rows[int(m)] for m in filled],
             decay[filled],
             config,
             seed + group,
@@ -294,7 +294,7 @@ def _run_chunk(
 
     def member_step(params, moments, rows, member_key, decay, rate):
         value, grads = jax.value_and_grad(member_loss)(params, rows, member_key)
-        scale = jnp.minimum(1.0, clip_norm / (optax.global_norm(grads) + 1e-12))
+        scale = jnp.minimum(1.0, clip_norm / (optax.tree.norm(grads) + 1e-12))
         updates, moments = _adam().update(jax.tree.map(lambda g: g * scale, grads), moments)
         params = jax.tree_util.tree_map_with_path(
             lambda path, p, u: p - rate * (u + (decay * p if is_decayed(path, p) else 0.0)), params, updates

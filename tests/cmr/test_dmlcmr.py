@@ -1,0 +1,219 @@
+"""DML-CMR against closed forms and independent implementations."""
+
+import numpy as np
+import pytest
+from linearmodels.iv import IV2SLS
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression
+
+from prudent import datasets
+from prudent.cmr import DMLCMR, Defaults
+from prudent.cmr._arrays import shared_columns
+from prudent.errors import DataError, NotFittedError
+from prudent.nn import MLPSpec, TrainConfig
+
+LINEAR = MLPSpec(widths=())
+FAST = TrainConfig(weight_decay=0.0, batch_size=64, max_steps=400, evaluate_every=100)
+
+
+def problem(design: datasets.Design):
+    return design.outcome, np.hstack([design.action, design.context]), np.hstack([design.instruments, design.context])
+
+
+def linear_estimator(**settings) -> DMLCMR:
+    """Linear networks throughout: the estimate then has 2SLS as its closed form, up to fold splits and early stops."""
+    return DMLCMR(
+        **{
+            "n_folds": 2,
+            "network": LINEAR,
+            "nuisance_network": LINEAR,
+            "n_components": 1,
+            "n_repeats": 1,
+            "n_functions": 2,
+            "train": FAST,
+            "function_train": TrainConfig(learning_rate=5e-3, weight_decay=0.0, max_steps=1500, evaluate_every=500),
+            **settings,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def design() -> datasets.Design:
+    return datasets.make_linear_gaussian(2000, seed=0)
+
+
+@pytest.fixture(scope="module")
+def fitted(design) -> DMLCMR:
+    return linear_estimator().fit(*problem(design), seed=0)
+
+
+def slope(model: DMLCMR) -> float:
+    values = model.predict([[0.0, 0.0], [1.0, 0.0]])
+    return float(values[1, 0] - values[0, 0])
+
+
+def two_stage(design: datasets.Design):
+    exogenous = np.hstack([np.ones_like(design.outcome), design.context])
+    return IV2SLS(design.outcome, exogenous, design.action, design.instruments).fit()
+
+
+def test_agrees_with_two_stage_least_squares(design, fitted):
+    result = two_stage(design)
+    assert abs(slope(fitted) - result.params.iloc[-1]) < 2 * result.std_errors.iloc[-1]
+    biased = LinearRegression().fit(np.hstack([design.action, design.context]), design.outcome).coef_[0, 0]
+    assert biased - 2.0 > 10 * result.std_errors.iloc[-1]  # what confounding does to a plain regression
+
+
+def test_same_seed_same_numbers(design, fitted):
+    again = linear_estimator().fit(*problem(design), seed=0)
+    x = problem(design)[1][:50]
+    assert np.array_equal(fitted.predict(x), again.predict(x))
+    other = linear_estimator().fit(*problem(design), seed=1)
+    assert not np.array_equal(fitted.predict(x), other.predict(x))
+
+
+def test_report_speaks_of_strength_and_fit(fitted):
+    report = fitted.report_
+    assert report.strength[0].effective_f > 200
+    assert 0.2 < report.strength[0].partial_r2 < 0.6
+    assert report.outcome_r2[0] == pytest.approx(5 / 19, abs=0.05)  # Var(2 Z1 + Z2) / Var(Y)
+    assert report.moment is not None
+    assert report.moment.value < 0.05 * report.moment_of_mean.value
+
+
+def test_moment_error_tells_a_wrong_function_from_a_right_one(design, fitted):
+    fresh = datasets.make_linear_gaussian(2000, seed=9)
+    right = fitted.moment_error(*problem(fresh))
+    assert abs(right.value) < 4 * right.standard_error + 0.02
+    y, x, c = problem(fresh)
+    wrong = fitted.moment_error(y + x[:, :1], x, c)
+    assert wrong.value > 10 * wrong.standard_error
+    # The violation is E[A|C], of variance Var(Z1 + Z2/2 + X/2) = 1.5.
+    assert wrong.value == pytest.approx(1.5, rel=0.15)
+
+
+def test_discrete_action_uses_exact_expectations():
+    design = datasets.make_linear_gaussian(2000, seed=0, discrete=True)
+    model = linear_estimator(nuisance_network=MLPSpec((16,))).fit(*problem(design), seed=0)
+    assert model.report_.discrete == (0,)
+    result = two_stage(design)
+    assert abs(slope(model) - result.params.iloc[-1]) < 2 * result.std_errors.iloc[-1]
+
+
+def test_any_regressor_can_be_the_outcome_nuisance(design):
+    model = linear_estimator(outcome_model=LinearRegression()).fit(*problem(design), seed=0)
+    result = two_stage(design)
+    assert abs(slope(model) - result.params.iloc[-1]) < 2 * result.std_errors.iloc[-1]
+
+
+def test_several_outcomes_one_fold_and_groups(design):
+    y, x, c = problem(design)
+    both = np.hstack([y, -3 * y + 1])
+    model = linear_estimator(n_folds=1).fit(both, x, c, seed=0)
+    values = model.predict([[0.0, 0.0], [1.0, 0.0]])
+    assert values.shape == (2, 2)
+    effect = values[1] - values[0]
+    assert effect[1] == pytest.approx(-3 * effect[0], rel=0.05)
+    assert model.report_.moment is None
+    grouped = linear_estimator().fit(y, x, c, seed=0, groups=np.repeat(np.arange(500), 4))
+    assert slope(grouped) == pytest.approx(2.0, abs=0.2)
+
+
+def test_two_actions_one_of_them_discrete():
+    rng = np.random.default_rng(0)
+    n = 2000
+    z, u = rng.normal(size=(n, 2)), rng.normal(size=(n, 1))
+    continuous = z[:, :1] + u + 0.5 * rng.normal(size=(n, 1))
+    binary = (z[:, 1:] + 0.5 * u + 0.5 * rng.normal(size=(n, 1)) > 0).astype(float)
+    y = continuous + 2 * binary + u + 0.1 * rng.normal(size=(n, 1))
+    model = linear_estimator(nuisance_network=MLPSpec((16,)), n_components=2).fit(
+        y, np.hstack([continuous, binary]), z, seed=0
+    )
+    assert model.report_.discrete == (1,)
+    values = model.predict([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])[:, 0]
+    assert values[1] - values[0] == pytest.approx(1.0, abs=0.15)
+    assert values[2] - values[0] == pytest.approx(2.0, abs=0.3)
+
+
+def test_parameters_are_stored_and_cloned():
+    model = DMLCMR(3, n_components=4)
+    assert clone(model).get_params() == model.get_params()
+    assert model.get_params()["n_folds"] == 3
+
+
+def test_shared_columns_are_found_once_each():
+    x = np.array([[1.0, 5, 7], [2, 6, 8]])
+    c = np.array([[7.0, 1, 9], [8, 2, 9]])
+    assert shared_columns(x, c) == {0: 1, 2: 0}
+
+
+def test_defaults_follow_the_documented_rule():
+    small, large = Defaults.of(500, 10), Defaults.of(50_000, 10)
+    assert small.n_repeats == 3
+    assert large.n_repeats == 1
+    assert small.nuisance_steps < large.nuisance_steps
+    assert small.decay_guess > large.decay_guess
+    assert Defaults.of(1000, 1).n_repeats == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y, x, c: (y, np.where(np.arange(len(x))[:, None] == 3, np.nan, x), c), "x must be finite.*row 3"),
+        (lambda y, x, c: (y * np.inf, x, c), "y must be finite"),
+        (lambda y, x, c: (y[:-1], x, c), "y must have 100 rows like the other arrays, got 99"),
+        (lambda y, x, c: (y[:, :, None], x, c), r"y must have one row per unit \(2-D\), got shape"),
+        (lambda y, x, c: (y, [[1.0], [2.0, 3.0]], c), "x must be a rectangular array of numbers"),
+        (lambda y, x, c: (y, np.hstack([np.ones_like(y), x[:, 1:]]), c), "Column 0 of x is constant"),
+        (lambda y, x, c: (y[:10], x[:10], c[:10]), "needs at least 20 rows, got 10"),
+        (lambda y, x, c: (y[:0], x[:0], c[:0]), "x must have at least one row"),
+    ],
+)
+def test_bad_arrays(change, message):
+    arrays = problem(datasets.make_linear_gaussian(100, seed=0))
+    with pytest.raises(DataError, match=message):
+        DMLCMR(2).fit(*change(*arrays), seed=0)
+
+
+def test_bad_settings():
+    arrays = problem(datasets.make_linear_gaussian(100, seed=0))
+    with pytest.raises(ValueError, match="n_folds must be a whole number of at least 1, got 0"):
+        DMLCMR(0).fit(*arrays, seed=0)
+    with pytest.raises(DataError, match="n_folds=60 needs at least two units per fold, got 100 rows"):
+        DMLCMR(60).fit(*arrays, seed=0)
+    with pytest.raises(DataError, match="discrete names column 7"):
+        DMLCMR(2, discrete=(7,)).fit(*arrays, seed=0)
+    with pytest.raises(DataError, match="discrete must be 'auto' or column numbers"):
+        DMLCMR(2, discrete="yes").fit(*arrays, seed=0)
+    with pytest.raises(NotFittedError, match="not fitted"):
+        DMLCMR().predict([[1.0]])
+
+
+def test_prediction_needs_the_width_of_fit(fitted):
+    with pytest.raises(DataError, match="x must have 2 columns as in fit, got 3"):
+        fitted.predict(np.zeros((4, 3)))
+
+
+@pytest.mark.slow
+def test_error_falls_like_the_root_of_n():
+    sizes, errors = np.array([500, 2000, 8000]), []
+    for n in sizes:
+        squared = []
+        for seed in range(6):
+            design = datasets.make_linear_gaussian(int(n), seed=seed)
+            squared.append((slope(linear_estimator().fit(*problem(design), seed=seed)) - 2.0) ** 2)
+        errors.append(np.sqrt(np.mean(squared)))
+    rate = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+    print(f"slope of log error against log n: {rate:.2f}")
+    assert -0.8 < rate < -0.3
+
+
+@pytest.mark.slow
+def test_demand_is_far_below_the_published_error():
+    from prudent import IVRegression
+
+    errors = []
+    for seed in range(3):
+        data = datasets.make_demand(1000, seed=seed)
+        errors.append(datasets.demand_error(IVRegression(DMLCMR(5), seed=seed).fit(**data.roles())))
+    assert np.median(errors) < 0.207  # published median of DML-IV at n = 1000

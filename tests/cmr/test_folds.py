@@ -1,0 +1,49 @@
+"""Folds and held-out parts: every row once, units never divided."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prudent.cmr._folds import cross_fit_folds, held_out_splits
+from prudent.errors import DataError
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(n=st.integers(20, 200), n_folds=st.integers(2, 8), seed=st.integers(0, 99))
+def test_folds_are_a_partition_of_nearly_equal_parts(n, n_folds, seed):
+    folds = cross_fit_folds(n, n_folds, np.random.default_rng(seed))
+    assert sorted(np.concatenate(folds)) == list(range(n))
+    assert max(map(len, folds)) - min(map(len, folds)) <= 1
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(sizes=st.lists(st.integers(1, 9), min_size=12, max_size=40), seed=st.integers(0, 99))
+def test_units_stay_together(sizes, seed):
+    rng = np.random.default_rng(seed)
+    groups = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    folds = cross_fit_folds(len(groups), 4, rng, groups)
+    assert sorted(np.concatenate(folds)) == list(range(len(groups)))
+    owners = [set(groups[fold]) for fold in folds]
+    assert sum(map(len, owners)) == len(sizes)
+    for train, held in held_out_splits(np.arange(len(groups)), 3, rng, groups):
+        assert not set(groups[train]) & set(groups[held])
+        assert len(train)
+        assert len(held)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(n=st.integers(20, 200), n_splits=st.integers(1, 10), seed=st.integers(0, 99))
+def test_held_out_parts_do_not_overlap(n, n_splits, seed):
+    rows = np.random.default_rng(seed).permutation(1000)[:n]
+    splits = held_out_splits(rows, n_splits, np.random.default_rng(seed))
+    held = np.concatenate([h for _, h in splits])
+    assert len(set(held)) == len(held)
+    assert all(sorted([*train, *h]) == sorted(rows) for train, h in splits)
+
+
+def test_too_few_units():
+    with pytest.raises(DataError, match="n_folds=10 needs at least two units per fold, got 15 rows"):
+        cross_fit_folds(15, 10, np.random.default_rng(0))
+    with pytest.raises(DataError, match="got 3 groups"):
+        cross_fit_folds(60, 2, np.random.default_rng(0), np.repeat([0, 1, 2], 20))

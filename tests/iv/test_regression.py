@@ -1,0 +1,209 @@
+"""IVRegression: roles, effects, policies, diagnostics and saved models."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from matplotlib.axes import Axes
+
+import prudent
+from prudent import IVRegression, datasets
+from prudent.errors import DataError, ModelFileError, NotFittedError, RoleError
+
+ROLES = {"outcome": "y", "action": "a", "instruments": ["z1", "z2"], "context": ["x"]}
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return datasets.make_linear_gaussian(400, seed=0).frame()
+
+
+@pytest.fixture(scope="module")
+def model(frame, quick_estimator) -> IVRegression:
+    return IVRegression(quick_estimator(), seed=0).fit(frame, **ROLES)
+
+
+def test_frames_and_arrays_give_the_same_model(frame, model, quick_estimator):
+    polars = IVRegression(quick_estimator(), seed=0).fit(pl.from_pandas(frame), **ROLES)
+    design = datasets.make_linear_gaussian(400, seed=0)
+    arrays = IVRegression(quick_estimator(), seed=0).fit(**design.roles())
+    expected = model.effect([0.0, 1.0], {"x": 0.5})
+    assert np.array_equal(polars.effect([0.0, 1.0], {"x": 0.5}), expected)
+    assert np.array_equal(arrays.effect([0.0, 1.0], 0.5), expected)
+
+
+def test_effect_broadcasts_actions_and_contexts(model):
+    many = model.effect(1.0, pd.DataFrame({"x": [0.0, 1.0, 2.0]}))
+    assert many.shape == (3,)
+    np.testing.assert_allclose(many[1], model.effect(1.0, {"x": 1.0})[0], rtol=1e-5)
+    assert model.effect([0.0, 1.0, 2.0, 3.0], {"x": 0.0}).shape == (4,)
+    difference = model.effect(2.0, {"x": 0.0}) - model.effect(1.0, {"x": 0.0})
+    np.testing.assert_allclose(model.contrast(2.0, 1.0, {"x": 0.0}), difference)
+
+
+def test_policy_over_a_range_finds_the_best_action(model):
+    policy = model.policy((-1.0, 1.0))
+    chosen = policy.act({"x": [0.0, 1.0]})
+    grid = np.linspace(-1, 1, 2001)
+    for x, action in zip((0.0, 1.0), chosen, strict=True):
+        assert model.effect(action, {"x": x})[0] >= model.effect(grid, {"x": x}).max() - 1e-4
+    assert model.policy((-1.0, 1.0), minimise=True).act({"x": 0.0})[0] < chosen[0]
+
+
+def test_policy_over_candidates_and_its_value(model, frame):
+    policy = model.policy([-1.0, 0.5, 1.0])
+    assert set(policy.act(frame)) <= {-1.0, 0.5, 1.0}
+    best = model.policy_value(policy)
+    worst = model.policy_value(model.policy([-1.0, 0.5, 1.0], minimise=True))
+    constant = model.policy_value(lambda context: np.full(len(context), 0.5))
+    assert best.value >= constant.value >= worst.value
+    assert best.n_contexts == 400
+
+
+def test_categorical_context_and_action(quick_estimator):
+    rng = np.random.default_rng(0)
+    n = 400
+    region, z, u = rng.choice(["north", "south"], n), rng.choice(["p", "q", "r"], n), rng.normal(size=n)
+    score = (z == "q") * 1.5 - (z == "r") + u + 0.3 * rng.normal(size=n)
+    offer = np.where(score > 0.7, "gold", np.where(score > -0.7, "plain", "none"))
+    y = (offer == "gold") * 2.0 + (region == "north") + u + 0.1 * rng.normal(size=n)
+    frame = pd.DataFrame({"y": y, "offer": offer, "z": z, "region": region})
+    model = IVRegression(quick_estimator(), seed=0).fit(
+        frame, outcome="y", action="offer", instruments="z", context="region"
+    )
+    assert model.estimator_.report_.discrete == (0, 1, 2)
+    assert model.effect(["gold", "none"], {"region": "north"}).shape == (2,)
+    assert set(model.policy().act(frame)) <= {"gold", "plain", "none"}
+    with pytest.raises(DataError, match=r"levels \['gold', 'none', 'plain'\], got 'silver'"):
+        model.effect("silver", {"region": "north"})
+    assert isinstance(model.plot_effect(), Axes)
+
+
+def test_user_estimator_is_left_alone(frame, quick_estimator):
+    estimator = quick_estimator()
+    before = estimator.get_params()
+    IVRegression(estimator, seed=0).fit(frame.assign(a=np.where(frame["a"] > 0, "yes", "no")), **ROLES)
+    assert estimator.get_params() == before
+    assert not hasattr(estimator, "function_")
+
+
+def test_diagnosis_and_summary_read_well(model):
+    diagnosis = model.diagnose()
+    assert diagnosis.weakest_f is not None
+    assert diagnosis.weakest_f > 23.1
+    text = str(diagnosis)
+    assert "effective F" in text
+    assert "strong" in text
+    assert "moment error, audited folds" in text
+    assert "average effect over the observed contexts" in model.summary()
+    assert isinstance(model.plot_effect(truth=lambda a: 2 * a), Axes)
+
+
+def test_weak_instrument_warns(frame, quick_estimator):
+    noise = np.random.default_rng(5).normal(size=len(frame))
+    with pytest.warns(UserWarning, match="weak instrument: effective F"):
+        IVRegression(quick_estimator(), seed=0).fit(frame.assign(n=noise), **{**ROLES, "instruments": "n"})
+
+
+def test_saved_model_gives_the_same_numbers(model, tmp_path):
+    folder = model.save(tmp_path / "model")
+    assert sorted(p.name for p in folder.iterdir()) == ["model.json", "weights.safetensors"]
+    again = prudent.load(folder)
+    assert np.array_equal(again.effect([0.0, 1.0], {"x": 0.5}), model.effect([0.0, 1.0], {"x": 0.5}))
+    assert str(again.diagnose()) == str(model.diagnose())
+    assert again.policy((-1.0, 1.0)).act({"x": 0.0}) == model.policy((-1.0, 1.0)).act({"x": 0.0})
+    with pytest.raises(RoleError, match="does not carry the training contexts"):
+        again.policy_value(again.policy())
+    model.save(folder)  # replaces an earlier model
+
+
+def _edit(folder, **changes):
+    record = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**record, **changes}))
+
+
+def _truncate(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: _truncate(f / "weights.safetensors"), "damaged or truncated"),
+        (lambda f: _truncate(f / "model.json"), "damaged or truncated"),
+        (lambda f: (f / "model.json").write_bytes(b"\xff\xfe"), "damaged or truncated"),
+        (lambda f: (f / "weights.safetensors").unlink(), "has no readable weights.safetensors"),
+        (lambda f: (f / "model.json").unlink(), "has no model.json"),
+        (lambda f: _edit(f, format_version=99), "written by a newer Prudent"),
+        (lambda f: _edit(f, format="other"), "not a Prudent model"),
+        (lambda f: _edit(f, kind="os.system"), "unknown kind"),
+        (lambda f: _edit(f, model={}), "does not hold a complete model"),
+    ],
+)
+def test_damaged_folders_are_refused(model, tmp_path, damage, message):
+    folder = model.save(tmp_path / "model")
+    damage(folder)
+    with pytest.raises(ModelFileError, match=message):
+        prudent.load(folder)
+
+
+def test_save_does_not_overwrite_other_things(model, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ModelFileError, match="exists and is not a saved model"):
+        model.save(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+    with pytest.raises(ModelFileError, match="is not a folder"):
+        prudent.load(tmp_path / "absent")
+
+
+def _with(frame, **columns):
+    return frame.assign(**columns)
+
+
+@pytest.mark.parametrize(
+    ("change", "roles", "error", "message"),
+    [
+        (lambda f: f, {"outcome": "sales"}, RoleError, "Outcome column 'sales' is not in the data"),
+        (lambda f: f, {"context": ["a"]}, RoleError, "Column 'a' has two roles, action and context"),
+        (lambda f: f, {"instruments": []}, RoleError, "instruments is missing"),
+        (lambda f: f, {"instruments": ["z1", "z1"]}, RoleError, "names a column twice"),
+        (lambda f: f.assign(z1=1.0), {"instruments": "z1"}, DataError, "Instruments column 'z1' is constant"),
+        (lambda f: f.assign(a=1.0), {}, DataError, "Action column 'a' is constant"),
+        (lambda f: f.assign(a="yes"), {}, DataError, "Action column 'a' is constant"),
+        (lambda f: f.assign(x=f["x"].where(f["x"] > 0)), {}, DataError, "Context column 'x'.*NaN or infinity"),
+        (lambda f: f.assign(y=np.inf), {}, DataError, "must be finite"),
+        (lambda f: f.assign(y="high"), {}, DataError, "Outcome must be numeric"),
+        (lambda f: f.head(3), {}, DataError, "at least 20 rows, got 3"),
+        (lambda f: f.head(0), {}, DataError, "at least one row"),
+    ],
+)
+def test_bad_tables(frame, change, roles, error, message):
+    with pytest.raises(error, match=message):
+        IVRegression().fit(change(frame), **{**ROLES, **roles})
+
+
+def test_bad_calls(frame, model):
+    with pytest.raises(NotFittedError, match="not fitted"):
+        IVRegression().effect(1.0)
+    with pytest.raises(DataError, match="Context must have 1 columns as in fit, got 2"):
+        model.effect(1.0, np.zeros((4, 2)))
+    with pytest.raises(RoleError, match=r"needs a context with columns \['x'\]"):
+        model.effect(1.0)
+    with pytest.raises(DataError, match="equally many rows"):
+        model.effect([1.0, 2.0], {"x": [0.0, 1.0, 2.0]})
+    with pytest.raises(DataError, match="low < high"):
+        model.policy((2.0, 1.0))
+    with pytest.raises(DataError, match="at least one candidate"):
+        model.policy([])
+    with pytest.raises(RoleError, match="is a column name, but no data frame was given"):
+        IVRegression().fit(outcome="y", action="a", instruments="z1")
+    with pytest.raises(TypeError, match="data must be a pandas or polars frame, got str"):
+        IVRegression().fit("data.csv", **ROLES)
+    with pytest.raises(TypeError, match="estimator must be a moment estimator"):
+        IVRegression(object()).fit(frame, **ROLES)
+    with pytest.raises(TypeError, match="seed must be a whole number"):
+        IVRegression(seed="one").fit(frame, **ROLES)
+    with pytest.raises(DataError, match="must have 400 rows like the outcome, got 399"):
+        IVRegression().fit(outcome=frame[["y"]], action=frame[["a"]], instruments=frame[["z1"]].head(399))
