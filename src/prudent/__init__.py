@@ -17,7 +17,7 @@ _HOME = {
     "PrudentError": "prudent.errors",
     "RoleError": "prudent.errors",
 }
-_PACKAGES = ("bench", "cmr", "datasets", "errors", "iv", "nn")
+_PACKAGES = ("bench", "cmr", "datasets", "envs", "errors", "iv", "ltl", "nn")
 
 __all__ = [
     "DataError",
@@ -29,14 +29,16 @@ __all__ = [
     "bench",
     "cmr",
     "datasets",
+    "envs",
     "errors",
     "iv",
     "load",
+    "ltl",
     "nn",
 ]
 
 if TYPE_CHECKING:
-    from prudent import bench, cmr, datasets, errors, iv, nn
+    from prudent import bench, cmr, datasets, envs, errors, iv, ltl, nn
     from prudent._storage import load
     from prudent.errors import DataError, ModelFileError, NotFittedError, PrudentError, RoleError
     from prudent.iv import IVRegression

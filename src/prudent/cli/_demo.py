@@ -17,6 +17,7 @@ def demo(
     """Run the methods end to end and write tables and pictures."""
     out.mkdir(parents=True, exist_ok=True)
     _iv_demo(out, seed, as_json)
+    _ltl_demo(out, seed, as_json)
 
 
 def _iv_demo(out: Path, seed: int, as_json: bool) -> None:
@@ -98,3 +99,47 @@ def _iv_demo(out: Path, seed: int, as_json: bool) -> None:
     model.save(out / "iv-model")
     if not as_json:
         print(f"fitted in {seconds:.0f} s; picture {out / 'iv.png'}, model {out / 'iv-model'}/")
+
+
+def _ltl_demo(out: Path, seed: int, as_json: bool) -> None:
+    """The probabilistic gate: two learners on a temporal-logic goal, with exact probabilities beside the optimum."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from prudent import envs, ltl
+
+    gate = envs.probabilistic_gate()
+    if not as_json:
+        print(
+            f"A robot at a gate, goal {gate.goal}: stay in a for ever in the end, never enter c. The gate's odds are "
+            "unknown to it."
+        )
+    start = time.perf_counter()
+    best = ltl.optimum(gate, gate.goal)
+    n_runs, steps = 10, 2_500_000
+    rows, fig = [], plt.figure(figsize=(6.5, 4.2), layout="constrained")
+    ax = fig.subplots()
+    for method in ("cf+kc", "bozkurt"):
+        runs = ltl.learn(gate, gate.goal, method=method, steps=steps, seed=range(seed, seed + n_runs))
+        exact = ltl.check(gate, runs.policy, gate.goal)
+        n_best = sum(run.curve.final > best - 0.01 for run in runs.runs)
+        rows.append([method, runs.curve.final, exact, f"{n_best} of {n_runs}", best])
+        runs.plot(ax)
+        if method == "cf+kc":
+            runs.policy.save(out / "ltl-policy.json")
+    show(
+        f"probability of the goal after {steps:,} steps",
+        ["method", "mean over runs", "best run", "runs at the optimum", "optimum"],
+        rows,
+        as_json=as_json,
+    )
+    ax.axhline(best, color="black", linestyle="--", linewidth=1, label="optimum")
+    ax.set_title("probabilistic gate: exact probability while learning")
+    ax.legend(frameon=False)
+    fig.savefig(out / "ltl.png", dpi=130)
+    plt.close(fig)
+    if not as_json:
+        seconds = time.perf_counter() - start
+        print(f"learnt in {seconds:.0f} s; picture {out / 'ltl.png'}, policy {out / 'ltl-policy.json'}")
