@@ -1,6 +1,7 @@
 """``prudent iv``: instrumental-variable regression from the command line."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +79,8 @@ def effect(
     fitted = _load(model)
     name = ", ".join(fitted.roles_["action"].names)
     actions = _grid(grid, fitted) if grid else _values(action)
+    if not context and "context" in fitted.roles_:
+        raise DataError(f"Name the context: --context with values for {fitted.roles_['context'].names}.")
     values = fitted.effect(actions, parse_values(context) or None)
     show("E[outcome | do(action), context]", [name, "effect"], _rows(actions, values), as_json=as_json)
 
@@ -93,11 +96,16 @@ def policy(
 ) -> None:
     """Best action for one context, or for every row of a table."""
     fitted = _load(model)
+    if context and contexts:
+        raise DataError("Give --context or --contexts, not both.")
     chosen = fitted.policy(_action_set(actions), minimise=minimise)
-    given: Any = read_table(contexts) if contexts else (parse_values(context) or None)
+    given: Any = read_table(contexts, min_columns=1) if contexts else (parse_values(context) or None)
+    if given is None and "context" in fitted.roles_:
+        raise DataError(f"Name the context: --context or --contexts with columns {fitted.roles_['context'].names}.")
     best = chosen.act(given)
-    values = fitted.effect(best, given)
-    show("best action", [", ".join(fitted.roles_["action"].names), "effect"], _rows(best, values), as_json=as_json)
+    rows = [[number, *row] for number, row in enumerate(_rows(best, fitted.effect(best, given)))]
+    header = ["row", ", ".join(fitted.roles_["action"].names), "effect"]
+    show("best action", header, rows, as_json=as_json)
 
 
 @app.command()
@@ -108,8 +116,15 @@ def diagnose(model: Model, as_json: Json = False) -> None:
 
 def _load(folder: Path) -> "IVRegression":
     from prudent import load
+    from prudent.iv import WEAK_F
 
-    return load(folder)
+    model = load(folder)
+    weakest = model.diagnose().weakest_f
+    if weakest is not None and weakest < WEAK_F:
+        sys.stderr.write(
+            f"prudent: warning: the instruments are weak (effective F {weakest:.1f}); do not trust this.\n"
+        )
+    return model
 
 
 def _show_diagnosis(model: "IVRegression", as_json: bool) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 READERS = {".csv": "read_csv", ".parquet": "read_parquet", ".tsv": "read_table"}
 
 
-def read_table(path: Path) -> "pd.DataFrame":
+def read_table(path: Path, *, min_columns: int = 2) -> "pd.DataFrame":
     """A CSV, TSV or Parquet file as a frame."""
     import pandas as pd
 
@@ -29,7 +29,7 @@ def read_table(path: Path) -> "pd.DataFrame":
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:].upper()} ({first_line}). Is it that format?"
         ) from None
-    if frame.empty or frame.shape[1] < 2:
+    if frame.empty or frame.shape[1] < min_columns:
         raise DataError(
             f"{path} has {frame.shape[0]} rows and {frame.shape[1]} columns; a table needs more. Is it comma separated?"
         )
@@ -63,10 +63,12 @@ def show(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    # Plain text throughout: Rich would read E[...] as markup.
+    table = Table(title=Text(title), title_justify="left")
     for name in header:
-        table.add_column(name)
+        table.add_column(Text(name))
     for row in rows:
-        table.add_row(*(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row))
+        table.add_row(*(Text(f"{v:.5g}" if isinstance(v, float) else str(v)) for v in row))
     Console().print(table)

@@ -2,6 +2,6 @@
 
 from prudent.iv._diagnosis import Diagnosis
 from prudent.iv._policy import Policy, PolicyValue
-from prudent.iv._regression import IVRegression
+from prudent.iv._regression import WEAK_F, IVRegression
 
-__all__ = ["Diagnosis", "IVRegression", "Policy", "PolicyValue"]
+__all__ = ["WEAK_F", "Diagnosis", "IVRegression", "Policy", "PolicyValue"]

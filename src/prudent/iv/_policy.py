@@ -79,6 +79,14 @@ class Policy:
         labels = tuple(actions) if role.categorical_positions else None
         return cls(model, role.encode(actions), labels, False, outcome, minimise)
 
+    def __repr__(self) -> str:
+        verb = "least" if self.minimise else "greatest"
+        names = ", ".join(self.model.roles_["action"].names)
+        among = f"among {len(self.candidates)} candidates"
+        if self.is_interval:
+            among = f"in [{self.candidates[0, 0]:g}, {self.candidates[-1, 0]:g}]"
+        return f"Policy: {names} {among}, {verb} effect; use .act(context)"
+
     def act(self, context: Any = None) -> np.ndarray:
         """The chosen action for every context: (n,) for a scalar or categorical action, else (n, columns)."""
         contexts = self.model._contexts(context)

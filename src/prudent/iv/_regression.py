@@ -50,6 +50,10 @@ class IVRegression:
         self.estimator = estimator
         self.seed = seed
 
+    def __repr__(self) -> str:
+        state = "fitted" if hasattr(self, "estimator_") else "not fitted"
+        return f"IVRegression({self.estimator or DMLCMR()}, seed={self.seed}), {state}"
+
     def fit(
         self,
         data: Any = None,
