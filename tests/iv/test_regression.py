@@ -200,6 +200,7 @@ def _with(frame, **columns):
         (lambda f: f.assign(a="yes"), {}, DataError, "Action column 'a' is constant"),
         (lambda f: f.assign(x=f["x"].where(f["x"] > 0)), {}, DataError, "Context column 'x'.*NaN or infinity"),
         (lambda f: f.assign(y=np.inf), {}, DataError, "must be finite"),
+        (lambda f: f.assign(x=[f"row {k}" for k in range(len(f))]), {}, DataError, "400 different values in 400 rows"),
         (lambda f: f.assign(y="high"), {}, DataError, "Outcome must be numeric"),
         (lambda f: f.head(3), {}, DataError, "at least 20 rows, got 3"),
         (lambda f: f.head(0), {}, DataError, "at least one row"),

@@ -1,8 +1,9 @@
 """``prudent demo``: the methods end to end in about a minute, with pictures."""
 
+import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,11 +17,12 @@ def demo(
 ) -> None:
     """Run the methods end to end and write tables and pictures."""
     out.mkdir(parents=True, exist_ok=True)
-    _iv_demo(out, seed, as_json)
-    _ltl_demo(out, seed, as_json)
+    results = {"iv": _iv_demo(out, seed, as_json), "ltl": _ltl_demo(out, seed, as_json)}
+    if as_json:
+        print(json.dumps(results, indent=1))
 
 
-def _iv_demo(out: Path, seed: int, as_json: bool) -> None:
+def _iv_demo(out: Path, seed: int, as_json: bool) -> list[dict[str, Any]]:
     """Ticket pricing from confounded sales: plain regression, 2SLS and DML-CMR against the truth."""
     import matplotlib
 
@@ -61,13 +63,10 @@ def _iv_demo(out: Path, seed: int, as_json: bool) -> None:
         ["two-stage least squares", datasets.demand_error(Linear())],
         ["DML-CMR (prudent)", datasets.demand_error(model)],
     ]
-    show(
-        "error of the effect (MSE on the test grid; the effect's variance is 1.31)",
-        ["method", "mse"],
-        rows,
-        as_json=as_json,
-    )
+    header = ["method", "mse"]
     if not as_json:
+        title = "error of the effect (MSE on the test grid; the effect's variance is 1.31)"
+        show(title, header, rows, as_json=False)
         print(model.summary())
 
     fig, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
@@ -99,9 +98,10 @@ def _iv_demo(out: Path, seed: int, as_json: bool) -> None:
     model.save(out / "iv-model")
     if not as_json:
         print(f"fitted in {seconds:.0f} s; picture {out / 'iv.png'}, model {out / 'iv-model'}/")
+    return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def _ltl_demo(out: Path, seed: int, as_json: bool) -> None:
+def _ltl_demo(out: Path, seed: int, as_json: bool) -> list[dict[str, Any]]:
     """The probabilistic gate: two learners on a temporal-logic goal, with exact probabilities beside the optimum."""
     import matplotlib
 
@@ -129,12 +129,9 @@ def _ltl_demo(out: Path, seed: int, as_json: bool) -> None:
         runs.plot(ax)
         if method == "cf+kc":
             runs.policy.save(out / "ltl-policy.json")
-    show(
-        f"probability of the goal after {steps:,} steps",
-        ["method", "mean over runs", "best run", "runs at the optimum", "optimum"],
-        rows,
-        as_json=as_json,
-    )
+    header = ["method", "mean over runs", "best run", "runs at the optimum", "optimum"]
+    if not as_json:
+        show(f"probability of the goal after {steps:,} steps", header, rows, as_json=False)
     ax.axhline(best, color="black", linestyle="--", linewidth=1, label="optimum")
     ax.set_title("probabilistic gate: exact probability while learning")
     ax.legend(frameon=False)
@@ -143,3 +140,4 @@ def _ltl_demo(out: Path, seed: int, as_json: bool) -> None:
     if not as_json:
         seconds = time.perf_counter() - start
         print(f"learnt in {seconds:.0f} s; picture {out / 'ltl.png'}, policy {out / 'ltl-policy.json'}")
+    return [dict(zip(header, row, strict=True)) for row in rows]

@@ -81,6 +81,7 @@ def effect(
     actions = _grid(grid, fitted) if grid else _values(action)
     if not context and "context" in fitted.roles_:
         raise DataError(f"Name the context: --context with values for {fitted.roles_['context'].names}.")
+    _warn_outside(fitted, actions)
     values = fitted.effect(actions, parse_values(context) or None)
     show("E[outcome | do(action), context]", [name, "effect"], _rows(actions, values), as_json=as_json)
 
@@ -103,6 +104,7 @@ def policy(
     if given is None and "context" in fitted.roles_:
         raise DataError(f"Name the context: --context or --contexts with columns {fitted.roles_['context'].names}.")
     best = chosen.act(given)
+    _warn_outside(fitted, best)
     rows = [[number, *row] for number, row in enumerate(_rows(best, fitted.effect(best, given)))]
     header = ["row", ", ".join(fitted.roles_["action"].names), "effect"]
     show("best action", header, rows, as_json=as_json)
@@ -112,6 +114,20 @@ def policy(
 def diagnose(model: Model, as_json: Json = False) -> None:
     """Instrument strength, nuisance fit and moment error of a saved model."""
     _show_diagnosis(_load(model), as_json)
+
+
+def _warn_outside(model: "IVRegression", actions: Any) -> None:
+    """A note on standard error where numeric actions lie outside what was observed."""
+    role = model.roles_["action"]
+    if role.width > 1 or role.categorical_positions:
+        return
+    low, high = (float(v) for v in model.action_range_[:, 0])
+    values = [v for v in actions if isinstance(v, float) and not low <= v <= high]
+    if values:
+        sys.stderr.write(
+            f"prudent: warning: {role.names[0]} = {values[0]:g} lies outside the observed range {low:g} to {high:g}; "
+            "effects there are extrapolated.\n"
+        )
 
 
 def _load(folder: Path) -> "IVRegression":

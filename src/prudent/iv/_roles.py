@@ -93,7 +93,7 @@ class Role:
         unknown = sorted({str(v) for v in plain if v not in index})
         if unknown:
             raise DataError(
-                f"{self.title} column {column.name!r} has levels {list(column.levels)}, got {unknown[0]!r}. "
+                f"{self.title} column {column.name!r} has levels {_some(column.levels)}, got {unknown[0]!r}. "
                 "Use a level that the model has seen."
             )
         return np.eye(len(column.levels))[[index[v] for v in plain]]
@@ -110,6 +110,10 @@ class Role:
         """From the record of :meth:`to_json`."""
         columns = (Column(name, None if levels is None else tuple(levels)) for name, levels in record["columns"])
         return cls(record["title"], tuple(columns))
+
+
+def _some(levels: tuple[Any, ...]) -> str:
+    return str(list(levels[:10])) + (f" and {len(levels) - 10} more" if len(levels) > 10 else "")
 
 
 def as_frame(data: Any) -> pd.DataFrame | None:
@@ -173,9 +177,10 @@ def _levels(title: str, series: pd.Series) -> tuple[Any, ...] | None:
             f"{title} column {series.name!r} holds {type(strange[0]).__name__} values. Turn them into numbers or text."
         )
     levels = tuple(sorted(set(values), key=lambda v: (str(type(v)), v)))
-    if len(levels) > MAX_LEVELS:
+    limit = min(MAX_LEVELS, max(20, len(values) // 2))
+    if len(levels) > limit:
         raise DataError(
-            f"{title} column {series.name!r} has {len(levels)} different texts; at most {MAX_LEVELS} can be encoded. "
-            "Is it an identifier? Leave it out."
+            f"{title} column {series.name!r} has {len(levels)} different values in {len(values)} rows; at most {limit} "
+            "can be encoded. Is it an identifier? Leave it out."
         )
     return levels
