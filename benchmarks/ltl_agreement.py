@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    default = Path(os.environ.get("PRUDENT_DATA", "/work/shared/data")) / "ltl" / "rl_specs.ltl"
+    default = Path(os.environ.get("PRUDENT_DATA", "data")) / "ltl" / "rl_specs.ltl"
     parser.add_argument("--specs", type=Path, default=default)
     parser.add_argument("--exact-every", type=int, default=5, help="also compare exact fractions on every n-th pair")
     arguments = parser.parse_args()
