@@ -184,10 +184,6 @@ def test_save_does_not_overwrite_other_things(model, tmp_path):
         prudent.load(tmp_path / "absent")
 
 
-def _with(frame, **columns):
-    return frame.assign(**columns)
-
-
 @pytest.mark.parametrize(
     ("change", "roles", "error", "message"),
     [
