@@ -5,11 +5,36 @@ from typing import Any
 import numpy as np
 
 from prudent.cmr._base import MomentError, MomentEstimator
+from prudent.cmr._controlfunction import ControlFunction
 from prudent.cmr._dmlcmr import DMLCMR, Defaults, FitReport, Strength
+from prudent.cmr._kernelcmr import KernelCMR
+from prudent.cmr._kerneliv import KernelIV
+from prudent.cmr._treecmr import TreeCMR
+from prudent.cmr._twostage import TwoStageLeastSquares
 
-__all__ = ["DMLCMR", "Defaults", "FitReport", "MomentError", "MomentEstimator", "Strength", "estimator_from_state"]
+__all__ = [
+    "DMLCMR",
+    "ControlFunction",
+    "Defaults",
+    "FitReport",
+    "KernelCMR",
+    "KernelIV",
+    "MomentError",
+    "MomentEstimator",
+    "Strength",
+    "TreeCMR",
+    "TwoStageLeastSquares",
+    "estimator_from_state",
+]
 
-_SAVED = {"DMLCMR": DMLCMR}
+_SAVED = {
+    "DMLCMR": DMLCMR,
+    "ControlFunction": ControlFunction,
+    "KernelCMR": KernelCMR,
+    "KernelIV": KernelIV,
+    "TreeCMR": TreeCMR,
+    "TwoStageLeastSquares": TwoStageLeastSquares,
+}
 
 
 def estimator_from_state(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> MomentEstimator:
