@@ -16,7 +16,15 @@ from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import Series
 from prudent.cmr._folds import cross_fit_folds
-from prudent.cmr._gp import GaussianProcess, Layout, ProductKernel, column_scaler, landmark_map, ridge, standard, tune_kernel
+from prudent.cmr._gp import (
+    GaussianProcess,
+    Layout,
+    ProductKernel,
+    column_scaler,
+    landmark_map,
+    standard,
+    tune_kernel,
+)
 from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
 from prudent.cmr._tree_ensemble import TreeEnsemble
 from prudent.errors import DataError
@@ -272,7 +280,9 @@ class _AveragedTrees:
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "_AveragedTrees":
         ensembles = [
-            TreeEnsemble.from_arrays({name[len(f"{k}.") :]: a for name, a in arrays.items() if name.startswith(f"{k}.")})
+            TreeEnsemble.from_arrays(
+                {name[len(f"{k}.") :]: a for name, a in arrays.items() if name.startswith(f"{k}.")}
+            )
             for k in range(record["n_outcomes"])
         ]
         return cls(ensembles, arrays["starts"], arrays["levels"])

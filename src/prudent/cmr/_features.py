@@ -50,7 +50,8 @@ class Series:
         blocks = list(single)
         if self.interactions:
             blocks += [
-                (first[:, :, None] * second[:, None, :]).reshape(len(u), -1) for first, second in combinations(single, 2)
+                (first[:, :, None] * second[:, None, :]).reshape(len(u), -1)
+                for first, second in combinations(single, 2)
             ]
         return np.hstack(blocks) if blocks else np.empty((len(u), 0))
 

@@ -117,9 +117,7 @@ class KernelCMR(MomentEstimator):
             task.advance("action")
             penalty = self._fit_function(problem, s, atoms, rng)
             task.advance("function")
-            of_mean = residual_moment(
-                problem.y - problem.y.mean(axis=0), problem.c, seed=seed, groups=problem.groups
-            )
+            of_mean = residual_moment(problem.y - problem.y.mean(axis=0), problem.c, seed=seed, groups=problem.groups)
         mean = atoms.mean()
         self.report_ = KernelReport(
             n_rows=len(problem.x),

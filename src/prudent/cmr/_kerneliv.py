@@ -233,7 +233,9 @@ class KernelIV(MomentEstimator):
             # |k(a_j, .) - sum_i gamma_ij k(a_i, .)|^2 for the rows of the other half.
             gamma = rotated / (values + n_first * penalty)
             return float(
-                1 - 2 * np.mean(np.sum(gamma * rotated_across, axis=1)) + np.mean(np.sum((gamma @ rotated_action) * gamma, 1))
+                1
+                - 2 * np.mean(np.sum(gamma * rotated_across, axis=1))
+                + np.mean(np.sum((gamma @ rotated_action) * gamma, 1))
             )
 
         first, loss_1 = _smallest(first_loss, self.first_penalty)
@@ -256,7 +258,7 @@ class KernelIV(MomentEstimator):
         return _Solution(arrays, (first, second), (loss_1, loss_2))
 
     def _random(self, data: _Halves, n_features: int, seed: int) -> _Solution:
-        """Random Fourier features: cos(w.a + v.k + b) has the conditional mean of cos(w.a), sin(w.a), turned by v.k + b."""
+        """Random Fourier features: the mean of cos(w.a + v.k + b) given c is that of cos(w.a), sin(w.a), turned."""
         rng = np.random.default_rng(seed)
         n_action, n_known, n_c = (part[0].shape[1] for part in (data.action, data.known, data.c))
         action_frequency = rng.standard_normal((n_action, n_features))
@@ -264,7 +266,9 @@ class KernelIV(MomentEstimator):
         phase = rng.uniform(0, 2 * np.pi, n_features)
         c_frequency, c_phase = rng.standard_normal((n_c, n_features)), rng.uniform(0, 2 * np.pi, n_features)
         root = np.sqrt(2 / n_features)
-        c_first, c_second = (np.hstack([root * np.cos(c @ c_frequency + c_phase), np.ones((len(c), 1))]) for c in data.c)
+        c_first, c_second = (
+            np.hstack([root * np.cos(c @ c_frequency + c_phase), np.ones((len(c), 1))]) for c in data.c
+        )
         angles = [action @ action_frequency for action in data.action]
         targets = [np.hstack([np.cos(angle), np.sin(angle)]) for angle in angles]
         n_first, n_second = len(c_first), len(c_second)

@@ -182,7 +182,9 @@ class TreeCMR(MomentEstimator):
             raise ValueError("a tree asks for a column that does not exist")
         return model
 
-    def _grow(self, problem: Problem, target: Matrix, atoms: Atoms, rng: np.random.Generator, progress: Progress) -> int:
+    def _grow(
+        self, problem: Problem, target: Matrix, atoms: Atoms, rng: np.random.Generator, progress: Progress
+    ) -> int:
         """Grow f on a part of the rows to find the number of steps, then on all rows; returns that number."""
         growth = GROWTH[self.model]
         self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
@@ -216,9 +218,7 @@ class TreeCMR(MomentEstimator):
         self.linear_ = final.linear
         n_terms = 1 + len(self.slope_columns_)
         self.trees_ = (
-            TreeEnsemble.of(final.trees, final.values)
-            if final.trees
-            else TreeEnsemble.empty(n_terms, outcome.shape[1])
+            TreeEnsemble.of(final.trees, final.values) if final.trees else TreeEnsemble.empty(n_terms, outcome.shape[1])
         )
         return n_steps
 
@@ -228,8 +228,7 @@ class _Score:
 
     def __init__(self, target, x, atoms, weight, modelled, slope_columns):
         self.target, self.weight = target, weight
-        n, q, _ = atoms.shape
-        points = np.repeat(x[:, None], q, axis=1)
+        points = np.repeat(x[:, None], atoms.shape[1], axis=1)
         points[:, :, modelled] = atoms
         self.points = points.astype(np.float32)
         self.terms = _with_ones(points[:, :, slope_columns])
@@ -274,12 +273,16 @@ class _Grower:
             rows = self.rng.permutation(self.rows)[: max(10, len(self.rows) // 2)]
         drawn = np.sum(self.rng.random(len(rows))[:, None] > score.cumulative[rows], axis=1)
         points = score.points[rows, np.minimum(drawn, score.weight.shape[1] - 1)]
-        tree = DecisionTreeRegressor(
-            max_depth=growth.max_depth,
-            min_samples_leaf=growth.min_leaf,
-            max_features=growth.max_features,
-            random_state=int(self.rng.integers(2**31)),
-        ).fit(points, residual[rows]).tree_
+        tree = (
+            DecisionTreeRegressor(
+                max_depth=growth.max_depth,
+                min_samples_leaf=growth.min_leaf,
+                max_features=growth.max_features,
+                random_state=int(self.rng.integers(2**31)),
+            )
+            .fit(points, residual[rows])
+            .tree_
+        )
         n, q, d = score.points.shape
         at = tree.apply(score.points.reshape(n * q, d)).reshape(n, q)
         leaves, at = np.unique(at, return_inverse=True)
