@@ -43,7 +43,8 @@ def test_gradient_of_the_likelihood_is_that_of_differences():
     inputs = np.hstack([rng.normal(size=(40, 2)), level, rng.integers(2, size=(40, 1))])
     layout = Layout.of(inputs, [0])
     assert layout == Layout((0,), ((1,),), ((2, 3, 4), (5,)))
-    block = _Block(layout, inputs, inputs[:, :1], rng.uniform(0, 1, (40, 1)), rng.normal(size=(40, 2)))
+    target = rng.normal(size=(40, 2))
+    block = _Block(layout, inputs, inputs[:, :1], rng.uniform(0, 1, (40, 1)), target, dtype=np.float64)
     theta = layout.start()[0] + 0.3 * rng.normal(size=len(layout.start()[0]))
     differences = approx_fprime(theta, lambda t: block.negative_likelihood(t)[0], 1e-6)
     np.testing.assert_allclose(block.negative_likelihood(theta)[1], differences, rtol=1e-3, atol=1e-3)
@@ -119,7 +120,7 @@ def test_atoms_carry_mean_and_spread_of_a_law_and_the_levels_of_a_discrete_colum
     probability = atoms.mean()[:, 1]
     assert np.abs(probability - (0.5 + 0.2 * np.tanh(c[:, 0]))).mean() < 0.05
     first = np.einsum("nq,nq->n", atoms.weight, atoms.value[:, :, 0] * (atoms.value[:, :, 1] == 0))
-    np.testing.assert_allclose(first / (1 - probability), c[:, 0], atol=0.15)
+    assert np.abs(first / (1 - probability) - c[:, 0]).mean() < 0.06
     noise = atoms.value[:, :16, 0].std(axis=1)
     assert np.corrcoef(noise, np.abs(c[:, 0] + 3))[0, 1] > 0.9
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from prudent.cmr._arrays import Matrix
+from prudent.cmr._base import regress_out_of_fold
 from prudent.cmr._folds import cross_fit_folds
 from prudent.errors import DataError
 
@@ -58,7 +59,7 @@ def fit_atoms(
     ----------
     regress : callable
         ``regress(inputs, target, folds)`` gives a function that predicts row i of its argument without having seen
-        the fold of row i. It is called for means, probabilities and scales.
+        the fold of row i. It is called for means and probabilities.
     discrete, instruments : list of int
         Discrete columns of ``x``; columns of ``c`` that are not in the function's arguments.
     """
@@ -92,7 +93,7 @@ def fit_atoms(
     predict_apart = regress(given, target, apart)
     residual = target - predict_apart(given)
     predict = predict_apart if apart is folds else regress(given, target, folds)
-    scale = _scales(residual, given, apart, regress)
+    scale = _scales(residual, given, groups, rng)
     ratio = residual / scale
     if len(continuous) == 1:
         nodes = np.quantile(ratio, (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES, axis=0)
@@ -114,14 +115,15 @@ def fit_atoms(
     return Atoms(np.concatenate(values, axis=1), weight, without)
 
 
-def _scales(residual: Matrix, given: Matrix, folds: list[np.ndarray], regress: Regress) -> Matrix:
+def _scales(residual: Matrix, given: Matrix, groups: np.ndarray | None, rng: np.random.Generator) -> Matrix:
     """Scale of the residuals of every row: one number, or a regression of their size if that fits unseen rows better.
 
     Scales are judged by the likelihood of the residuals under normal laws, out of fold.
     """
     size = np.abs(residual)
     constant = np.broadcast_to(size.mean(axis=0), size.shape)
-    varying = np.clip(regress(given, size, folds)(given), 0.2 * constant, 5 * constant)
+    fitted = regress_out_of_fold(size, given, seed=int(rng.integers(2**31)), groups=groups)
+    varying = np.clip(fitted, 0.2 * constant, 5 * constant)
 
     def misfit(scale: Matrix) -> np.ndarray:
         # For a normal law E|r| = sd sqrt(2 / pi).

@@ -30,7 +30,7 @@ from prudent.cmr._gp import (
 from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
 
 # Multiples of the tuned noise variance that the held-out moments choose from.
-PENALTIES = 10.0 ** np.arange(-2.0, 1.6, 0.5)
+PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
 SCORES = ("orthogonal", "outcome")
 PREDICT_BLOCK = 2000
 
@@ -101,14 +101,15 @@ class KernelCMR(MomentEstimator):
         folds = cross_fit_folds(len(problem.x), self.n_folds, rng, problem.groups)
         with Progress(self.show_progress) as progress, threadpool_limits(1):
             task = progress.start("kernel CMR", 3)
-            s = self._regress(problem.c, problem.y, problem, rng)(problem.c, problem.y, folds)(problem.c)
+            regress = self._regression(problem, rng)
+            s = regress(problem.c, problem.y, folds)(problem.c)
             task.advance("outcome")
             modelled = problem.x[:, problem.modelled]
             atoms = fit_atoms(
                 modelled,
                 problem.c,
                 folds,
-                self._regress(problem.c, modelled, problem, rng),
+                regress,
                 discrete=discrete,
                 instruments=problem.instruments,
                 groups=problem.groups,
@@ -163,11 +164,13 @@ class KernelCMR(MomentEstimator):
         model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")
         return model
 
-    def _regress(self, inputs: Matrix, target: Matrix, problem: Problem, rng: np.random.Generator):
-        """A regression for :func:`fit_atoms`: one Gaussian process per column of x, one for all outcomes."""
+    def _regression(self, problem: Problem, rng: np.random.Generator):
+        """A cross-fitted regression by Gaussian processes, as :func:`fit_atoms` wants it."""
 
         def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray]):
-            joint = target.shape[1] if target is problem.y else 1
+            # Outcomes share a kernel, and so do the levels of a discrete action; every continuous action has its own.
+            together = target is problem.y or np.isin(target, (0.0, 1.0)).all()
+            joint = target.shape[1] if together else 1
             fitted = []
             for start in range(0, target.shape[1], joint):
                 model = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
@@ -201,17 +204,18 @@ class KernelCMR(MomentEstimator):
         self.landmarks_ = u[rng.permutation(len(u))[: self.n_landmarks]]
         whiten = landmark_map(self.kernel_, self.landmarks_)
         design = self.kernel_.mean_between(law.value, law.weight, u, self.landmarks_) @ whiten
-        gram, moment = design.T @ design, design.T @ target
+        gram, moment = design.T @ design, design.T @ y
         held_out = np.zeros(len(PENALTIES))
-        for rows in cross_fit_folds(len(u), min(5, max(2, len(u) // 20)), rng, problem.groups):
+        # Outcomes on both sides: s of the other rows has seen the outcomes that are held out, and would favour small
+        # penalties. The noise of the held-out outcomes adds the same constant for every penalty.
+        for rows in cross_fit_folds(len(u), min(5, len(u) // 10), rng, problem.groups):
             inside = design[rows]
-            outer_gram, outer_moment = gram - inside.T @ inside, moment - inside.T @ target[rows]
+            outer_gram, outer_moment = gram - inside.T @ inside, moment - inside.T @ y[rows]
             for number, factor in enumerate(PENALTIES):
                 w = ridge(outer_gram, outer_moment, factor * self.kernel_.noise)
-                # Against the outcome itself: its noise adds the same constant for every penalty.
                 held_out[number] += np.sum((y[rows] - inside @ w) ** 2)
         factor = float(PENALTIES[np.argmin(held_out)])
-        self.weights_ = whiten @ ridge(gram, moment, factor * self.kernel_.noise)
+        self.weights_ = whiten @ ridge(gram, design.T @ target, factor * self.kernel_.noise)
         return factor
 
 

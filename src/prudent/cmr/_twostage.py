@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from prudent.cmr._arrays import as_matrix
+from prudent.cmr._arrays import Matrix, as_matrix
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import KINDS, Series, independent_columns
 from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
@@ -22,8 +22,8 @@ ERRORS = ("robust", "unadjusted", "clustered", "auto")
 class TwoStageReport:
     """Coefficients and standard errors per outcome, and the first stage of every endogenous basis function.
 
-    ``first_stage_f`` is the F of the excluded instruments (robust where the errors are) and ``partial_r2`` their
-    share of what the exogenous columns leave. With more than one endogenous term a large F of each is not enough.
+    ``first_stage_f`` is the F of the excluded instruments (robust or clustered where the errors are), ``partial_r2``
+    their share of what the exogenous columns leave. With several endogenous terms a large F of each is not enough.
     """
 
     n_rows: int
@@ -149,9 +149,7 @@ class TwoStageLeastSquares(MomentEstimator):
         chosen = np.concatenate([exogenous, endogenous])
         self.chosen_ = chosen
         self.coefficients_ = np.column_stack([np.asarray(result.params) for result in results])
-        strength: dict[str, Any] = {"f.stat": (), "partial.rsquared": ()}
-        if len(endogenous):
-            strength = results[0].first_stage.diagnostics
+        first_stage = [_first_stage(column, fixed, excluded, options) for column in basis[:, endogenous].T]
         self.report_ = TwoStageReport(
             n_rows=len(basis),
             errors=errors,
@@ -159,8 +157,8 @@ class TwoStageLeastSquares(MomentEstimator):
             coefficients=tuple(tuple(float(v) for v in result.params) for result in results),
             standard_errors=tuple(tuple(float(v) for v in result.std_errors) for result in results),
             endogenous=tuple(names[j] for j in endogenous),
-            first_stage_f=tuple(float(v) for v in strength["f.stat"]),
-            partial_r2=tuple(float(v) for v in strength["partial.rsquared"]),
+            first_stage_f=tuple(f for f, _ in first_stage),
+            partial_r2=tuple(r2 for _, r2 in first_stage),
             n_instruments=excluded.shape[1],
         )
         return self
@@ -191,6 +189,21 @@ class TwoStageLeastSquares(MomentEstimator):
         model.coefficients_, model.chosen_ = arrays["coefficients"], arrays["chosen"]
         model.report_ = TwoStageReport(**{key: _as_tuple(value) for key, value in record["report"].items()})
         return model
+
+
+def _first_stage(target: np.ndarray, fixed: Matrix, excluded: Matrix, options: dict[str, Any]) -> tuple[float, float]:
+    """(F of the excluded instruments, their partial R2) for one endogenous term.
+
+    F is the Wald statistic, with the standard errors of the second stage, over the number of instruments.
+    """
+    from linearmodels.iv import IV2SLS
+
+    result = IV2SLS(target, np.hstack([fixed, excluded]), None, None).fit(**options)
+    chosen = slice(fixed.shape[1], None)
+    values, covariance = np.asarray(result.params)[chosen], np.asarray(result.cov)[chosen, chosen]
+    f = float(values @ np.linalg.solve(covariance, values)) / len(values)
+    free = target - fixed @ np.linalg.lstsq(fixed, target, rcond=None)[0]
+    return f, float(1 - np.sum(np.asarray(result.resids) ** 2) / np.sum(free**2))
 
 
 def _as_tuple(value: Any) -> Any:

@@ -86,7 +86,11 @@ class Diagnosis:
             )
         elif self.moment_of_mean is not None:
             table.append(
-                ("moment error, audited folds", "not measured", "needs n_folds > 1, or moment_error on new rows")
+                (
+                    "moment error, audited folds",
+                    "not measured",
+                    "use moment_error on new rows, or DMLCMR with n_folds > 1",
+                )
             )
         return table
 
