@@ -13,12 +13,12 @@ from prudent.cmr._gp import GaussianProcess, Layout, ProductKernel, _Block, tune
 from prudent.errors import DataError, NotFittedError
 
 ESTIMATORS = [
-    KernelCMR(3, n_landmarks=150),
-    KernelIV("exact"),
-    KernelIV("random", n_features=200),
-    ControlFunction("gp", n_landmarks=150),
-    ControlFunction("spline", control="rank", n_landmarks=150),
-    ControlFunction("boosting", n_landmarks=150),
+    KernelCMR(3, n_landmarks=60),
+    KernelIV("exact", bandwidth="median"),
+    KernelIV("random", n_features=60),
+    ControlFunction("gp", n_landmarks=60),
+    ControlFunction("spline", control="rank", n_landmarks=60),
+    ControlFunction("boosting", n_landmarks=60),
 ]
 
 
@@ -34,7 +34,7 @@ def slope(model) -> float:
 
 @pytest.fixture(scope="module")
 def design() -> datasets.Design:
-    return datasets.make_linear_gaussian(300, seed=0)
+    return datasets.make_linear_gaussian(150, seed=0)
 
 
 def test_gradient_of_the_likelihood_is_that_of_differences():
@@ -154,34 +154,34 @@ def test_random_features_come_close_to_the_exact_kernel(design):
     y, x, c = problem(design)
     settings = {"bandwidth": "median", "first_penalty": 1e-3, "second_penalty": 1e-3}
     exact = KernelIV("exact", **settings).fit(y, x, c, seed=0)
-    random = KernelIV("random", n_features=3000, **settings).fit(y, x, c, seed=0)
+    random = KernelIV("random", n_features=1000, **settings).fit(y, x, c, seed=0)
     assert np.corrcoef(exact.predict(x)[:, 0], random.predict(x)[:, 0])[0, 1] > 0.99
 
 
-@pytest.mark.parametrize("estimator", [KernelCMR(3, n_landmarks=300), ControlFunction(n_landmarks=300)])
+@pytest.mark.parametrize("estimator", [KernelCMR(3, n_landmarks=200), ControlFunction(n_landmarks=200)])
 def test_linear_truth_is_found(estimator):
-    design = datasets.make_linear_gaussian(1000, seed=0)
+    design = datasets.make_linear_gaussian(800, seed=0)
     model = clone(estimator).fit(*problem(design), seed=0)
     assert slope(model) == pytest.approx(2.0, abs=0.15)  # plain regression: 2.4
 
 
 def test_both_scores_and_one_fold_agree_on_a_linear_truth(design):
     for settings in ({"score": "outcome"}, {"n_folds": 1}):
-        model = KernelCMR(**{"n_folds": 3, "n_landmarks": 100, **settings}).fit(*problem(design), seed=0)
-        assert slope(model) == pytest.approx(2.0, abs=0.25)
+        model = KernelCMR(**{"n_folds": 3, "n_landmarks": 60, **settings}).fit(*problem(design), seed=0)
+        assert slope(model) == pytest.approx(2.0, abs=0.35)  # standard error of 2SLS: 0.12
 
 
 def test_discrete_action_and_two_actions():
-    binary = datasets.make_linear_gaussian(600, seed=0, discrete=True)
-    model = KernelCMR(3, n_landmarks=150).fit(*problem(binary), seed=0)
+    binary = datasets.make_linear_gaussian(500, seed=0, discrete=True)
+    model = KernelCMR(3, n_landmarks=100).fit(*problem(binary), seed=0)
     assert model.report_.discrete == (0,)
     values = model.predict([[0.0, 0.0], [1.0, 0.0]])
     assert values[1, 0] - values[0, 0] == pytest.approx(2.0, abs=0.5)
     rng = np.random.default_rng(0)
-    z, u = rng.normal(size=(600, 2)), rng.normal(size=(600, 1))
-    a = z + u + 0.5 * rng.normal(size=(600, 2))
+    z, u = rng.normal(size=(400, 2)), rng.normal(size=(400, 1))
+    a = z + u + 0.5 * rng.normal(size=(400, 2))
     y = a[:, :1] - 2 * a[:, 1:] + u
-    two = KernelCMR(2, n_landmarks=150).fit(y, a, z, seed=0)
+    two = KernelCMR(2, n_landmarks=100).fit(y, a, z, seed=0)
     values = two.predict([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])[:, 0]
     np.testing.assert_allclose(values[1:] - values[0], [1.0, -2.0], atol=0.3)
 
@@ -201,7 +201,7 @@ def test_fit_in_a_model_saved_and_repeated(estimator, design, tmp_path):
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
 def test_outcomes_are_columns_and_groups_stay_together(estimator, design):
     y, x, c = problem(design)
-    model = clone(estimator).fit(np.hstack([y, 1 - 2 * y]), x, c, seed=0, groups=np.repeat(np.arange(100), 3))
+    model = clone(estimator).fit(np.hstack([y, 1 - 2 * y]), x, c, seed=0, groups=np.repeat(np.arange(50), 3))
     values = model.predict(x[:20])
     assert values.shape == (20, 2)
     np.testing.assert_allclose(values[:, 1], 1 - 2 * values[:, 0], atol=1e-6)
@@ -212,7 +212,7 @@ def test_bad_arrays(estimator, design):
     y, x, c = problem(design)
     for change, message in [
         ((y, x * np.nan, c), "x must be finite"),
-        ((y[:-1], x, c), "y must have 300 rows like the other arrays, got 299"),
+        ((y[:-1], x, c), "y must have 150 rows like the other arrays, got 149"),
         ((y, np.hstack([np.ones_like(y), x[:, 1:]]), c), "Column 0 of x is constant"),
         ((y[:9], x[:9], c[:9]), "needs at least 20 rows, got 9"),
     ]:

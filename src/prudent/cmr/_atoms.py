@@ -89,7 +89,7 @@ def fit_atoms(
     given = np.hstack([c, indicator[level]])
     target = x[:, continuous]
     # With one fold the means are fitted to the rows themselves and their residuals would be too small.
-    apart = folds if len(folds) > 1 else cross_fit_folds(n, 3, rng, groups)
+    apart = folds if len(folds) > 1 else cross_fit_folds(n, 2, rng, groups)
     predict_apart = regress(given, target, apart)
     residual = target - predict_apart(given)
     predict = predict_apart if apart is folds else regress(given, target, folds)

@@ -179,7 +179,7 @@ class ControlFunction(MomentEstimator):
         centre = raw.mean(axis=0)
         scale = np.where(raw.std(axis=0) > 0, raw.std(axis=0), 1.0)
         design = np.hstack([np.ones((len(u), 1)), (raw - centre) / scale, basis])
-        folds = cross_fit_folds(len(u), 5, rng, problem.groups)
+        folds = problem.inner_folds(5, rng)
         gram, moment = design.T @ design, design.T @ y
         losses = np.zeros(len(PENALTIES))
         is_free = np.zeros(design.shape[1], dtype=bool)

@@ -208,7 +208,7 @@ class KernelCMR(MomentEstimator):
         held_out = np.zeros(len(PENALTIES))
         # Outcomes on both sides: s of the other rows has seen the outcomes that are held out, and would favour small
         # penalties. The noise of the held-out outcomes adds the same constant for every penalty.
-        for rows in cross_fit_folds(len(u), min(5, len(u) // 10), rng, problem.groups):
+        for rows in problem.inner_folds(5, rng):
             inside = design[rows]
             outer_gram, outer_moment = gram - inside.T @ inside, moment - inside.T @ y[rows]
             for number, factor in enumerate(PENALTIES):

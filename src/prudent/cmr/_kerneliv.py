@@ -26,7 +26,7 @@ MAX_EXACT = 2000
 PENALTIES = 10.0 ** np.arange(-7.0, 0.6, 0.5)
 # Factors on the median bandwidths, tried one group of columns after the other.
 FACTORS = (0.25, 0.5, 2.0, 4.0)
-PILOT_ROWS, PILOT_FEATURES = 2000, 300
+PILOT_ROWS, PILOT_FEATURES = 2000, 200
 MEDIAN_ROWS = 500
 PREDICT_BLOCK = 4000
 
@@ -133,7 +133,7 @@ class KernelIV(MomentEstimator):
         # One thread: the matrices are small, and results must not depend on how many cores there are.
         with Progress(self.show_progress) as progress, threadpool_limits(1):
             if self.bandwidth == "tuned":
-                pilot = [rows[: PILOT_ROWS // 2] for rows in halves]
+                pilot = [rng.permutation(rows)[: PILOT_ROWS // 2] for rows in halves]
                 x_scale, c_scale = self._tune(cut, pilot, (x_scale, x_groups), (c_scale, c_groups), seed, progress)
             kind = self.features
             if kind == "auto":

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any, Self
 
 import numpy as np
+from scipy.sparse import csr_array, issparse
 from threadpoolctl import threadpool_limits
 
 from prudent._progress import Progress
@@ -25,6 +26,7 @@ from prudent.cmr._tree_ensemble import TreeEnsemble
 MODELS = ("boosting", "forest")
 SCORES = ("orthogonal", "deepiv")
 LEAVES = ("linear", "constant")
+MAX_DENSE_LEAVES = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Growth:
 
 GROWTH = {
     "boosting": Growth(3, 1, 0.12, 4, 10, 1.0, 600, 60),
-    "forest": Growth(1, 25, 0.3, None, 20, 0.6, 20, 4),
+    "forest": Growth(1, 20, 0.4, None, 20, 0.6, 30, 4),
 }
 
 
@@ -199,7 +201,7 @@ class TreeCMR(MomentEstimator):
             self.slope_columns_,
         )
         outcome = standard(self.y_scaler_, problem.y)
-        held_out = cross_fit_folds(len(outcome), min(5, len(outcome) // 4), rng, problem.groups)[0]
+        held_out = problem.inner_folds(5, rng)[0]
         kept = np.setdiff1d(np.arange(len(outcome)), held_out)
         task = progress.start("causal function", 2 * growth.max_steps)
         seed = int(rng.integers(2**31))
@@ -289,28 +291,35 @@ class _Grower:
             .tree_
         )
         n, q, d = score.points.shape
-        at = tree.apply(score.points.reshape(n * q, d)).reshape(n, q)
-        leaves, at = np.unique(at, return_inverse=True)
-        at = at.reshape(n, q)
+        leaves = np.flatnonzero(tree.children_left < 0)
+        number = np.zeros(tree.node_count, dtype=int)
+        number[leaves] = np.arange(len(leaves))
+        at = number[tree.apply(score.points.reshape(n * q, d))].reshape(n, q)
         n_terms = score.terms.shape[2]
-        # Mean of (leaf x terms) over the law of every row.
-        cell = (np.arange(n)[:, None] * len(leaves) + at).ravel()
-        design = np.stack(
-            [
-                np.bincount(cell, (score.weight * score.terms[:, :, t]).ravel(), n * len(leaves)).reshape(n, -1)
-                for t in range(n_terms)
-            ],
-            axis=2,
-        ).reshape(n, -1)
-        inside = design[rows]
+        design = self._design(at, len(leaves))
         # A leaf's constant is shrunk as if it had five more rows at zero, its slope as if it had twenty.
         penalty = np.tile([5.0, *[20.0] * (n_terms - 1)], len(leaves))
+        inside = design[rows]
         gram = inside.T @ inside
+        gram = gram.toarray() if issparse(gram) else gram
         gram[np.diag_indices_from(gram)] += penalty
         weights = np.linalg.solve(gram, inside.T @ residual[rows])
         values = np.zeros((tree.node_count, n_terms, residual.shape[1]))
         values[leaves] = weights.reshape(len(leaves), n_terms, -1)
         return tree, values, design @ weights
+
+    def _design(self, at: np.ndarray, n_leaves: int) -> Any:
+        """Mean of (leaf x terms) over the law of every row; sparse when there are many leaves."""
+        n, n_terms = len(at), self.score.terms.shape[2]
+        row = np.repeat(np.arange(n), at.shape[1])
+        mass = self.score.weight[:, :, None] * self.score.terms
+        if n_leaves > MAX_DENSE_LEAVES:
+            place = at.ravel()[:, None] * n_terms + np.arange(n_terms)
+            entries = (mass.ravel(), (np.repeat(row, n_terms), place.ravel()))
+            return csr_array(entries, shape=(n, n_leaves * n_terms))
+        cell = row * n_leaves + at.ravel()
+        parts = [np.bincount(cell, mass[:, :, t].ravel(), n * n_leaves) for t in range(n_terms)]
+        return np.stack(parts, axis=1).reshape(n, n_leaves * n_terms)
 
 
 def _regression(model: str, rng: np.random.Generator, progress: Progress):
@@ -323,7 +332,7 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
     def make() -> Any:
         seed = int(rng.integers(2**31))
         if model == "forest":
-            return RandomForestRegressor(n_estimators=200, min_samples_leaf=5, max_features=0.7, random_state=seed)
+            return RandomForestRegressor(n_estimators=100, min_samples_leaf=5, max_features=0.7, random_state=seed)
         return HistGradientBoostingRegressor(
             learning_rate=0.08,
             max_iter=400,
