@@ -202,7 +202,7 @@ class ControlFunction(MomentEstimator):
         from sklearn.ensemble import GradientBoostingRegressor
 
         inputs = np.hstack([u, control])
-        ensembles, starts = [], []
+        ensembles, starts, seed = [], [], int(rng.integers(2**31))
         for column in y.T:
             model = GradientBoostingRegressor(
                 n_estimators=400,
@@ -211,7 +211,7 @@ class ControlFunction(MomentEstimator):
                 min_samples_leaf=10,
                 subsample=0.5,
                 n_iter_no_change=20,
-                random_state=int(rng.integers(2**31)),
+                random_state=seed,
             ).fit(inputs, column)
             trees = [tree.tree_ for tree in model.estimators_[:, 0]]
             values = [0.08 * tree.value.reshape(-1, 1, 1) for tree in trees]

@@ -27,7 +27,7 @@ from prudent.cmr._gp import (
     standard,
     tune_kernel,
 )
-from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
+from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
 
 # Multiples of the tuned noise variance that the held-out moments choose from.
 PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
@@ -158,7 +158,7 @@ class KernelCMR(MomentEstimator):
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "KernelCMR":
         """Rebuild a fitted estimator; it predicts, but its nuisances and report are not kept."""
-        model = cls(**record["params"])
+        model = cls(**params_from_json(record["params"]))
         model.kernel_ = ProductKernel(Layout.from_json(record["layout"]), arrays["theta"])
         model.landmarks_, model.weights_ = arrays["landmarks"], arrays["weights"]
         model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")

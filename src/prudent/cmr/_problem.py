@@ -99,3 +99,8 @@ def simple_params(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters that JSON can hold; sequences as lists."""
     simple = {k: list(v) if isinstance(v, tuple) else v for k, v in params.items()}
     return {k: v for k, v in simple.items() if isinstance(v, bool | int | float | str | list | None)}
+
+
+def params_from_json(params: dict[str, Any]) -> dict[str, Any]:
+    """What :func:`simple_params` wrote, with sequences as tuples again."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in params.items()}

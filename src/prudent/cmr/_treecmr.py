@@ -20,7 +20,7 @@ from prudent.cmr._dmlcmr import Strength, partial_strength
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._gp import column_scaler, ridge, standard
 from prudent.cmr._kernelcmr import r_squared
-from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
+from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
 from prudent.cmr._tree_ensemble import TreeEnsemble
 
 MODELS = ("boosting", "forest")
@@ -176,7 +176,7 @@ class TreeCMR(MomentEstimator):
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "TreeCMR":
         """Rebuild a fitted estimator; it predicts, but its nuisances and report are not kept."""
-        model = cls(**record["params"])
+        model = cls(**params_from_json(record["params"]))
         model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")
         model.slope_columns_ = record["slope_columns"]
         model.linear_ = arrays["linear"]
