@@ -44,7 +44,7 @@ def list_experiments(as_json: _Json = False) -> None:
     table = Table("name", "title", "methods", "cells", f"time, {cores} cores", "quick")
     for row in rows:
         times = duration(row["estimate_seconds"]), duration(row["quick_estimate_seconds"])
-        table.add_row(row["name"], row["title"], ", ".join(row["methods"]), str(row["cells"]), *times)
+        table.add_row(row["name"], row["title"], str(len(row["methods"])), str(row["cells"]), *times)
     Console().print(table)
 
 
