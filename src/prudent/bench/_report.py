@@ -114,8 +114,7 @@ def _section(sweep: Sweep) -> str:
 
 
 def _html_table(table: Table) -> str:
-    columns = [table.metric.title, *table.columns] + (["slope"] if table.has_slope else [])
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    head = "".join(f"<th>{escape(column)}</th>" for column in table.heads)
     rows = "\n".join(_html_row(row, table) for row in table.rows)
     return _scrolling(head, rows)
 

@@ -55,6 +55,12 @@ class Table:
     rows: tuple[Row, ...]
 
     @property
+    def heads(self) -> tuple[str, ...]:
+        """Titles of all columns."""
+        columns = (column or self.statistic for column in self.columns)
+        return (self.metric.title, *columns, *(["slope"] if self.has_slope else []))
+
+    @property
     def has_slope(self) -> bool:
         return any(row.slope is not None for row in self.rows)
 
@@ -234,8 +240,7 @@ def markdown(sweep: Sweep) -> str:
 
 
 def _markdown_table(table: Table) -> str:
-    head = [table.metric.title, *table.columns] + (["slope"] if table.has_slope else [])
-    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    lines = [list(table.heads), ["---", *["---:"] * (len(table.heads) - 1)]]
     for row in table.rows:
         cells = [_mark(entry_text(entry, table), entry.reached) for entry in row.entries]
         lines.append([row_label(row), *cells] + ([slope_text(row)] if table.has_slope else []))

@@ -151,11 +151,9 @@ def _print_sweep(sweep: bench.Sweep) -> None:
 
     console = Console()
     for table in bench.tables(sweep):
-        shown = Table(table.metric.title, title=f"{sweep.experiment.title} ({table.experiment})")
-        for column in table.columns:
-            shown.add_column(column, justify="right")
-        if table.has_slope:
-            shown.add_column("slope", justify="right")
+        shown = Table(table.heads[0], title=f"{sweep.experiment.title} ({table.experiment})")
+        for head in table.heads[1:]:
+            shown.add_column(head, justify="right")
         for row in table.rows:
             cells = [entry_text(entry, table) for entry in row.entries]
             style = None if row.kind == "ours" else "dim"
