@@ -147,7 +147,7 @@ def _print_sweep(sweep: bench.Sweep) -> None:
     from rich.table import Table
 
     from prudent.bench._report import not_reached
-    from prudent.bench._table import entry_text, footnotes, row_label, slope_text
+    from prudent.bench._table import entry_text, footnotes, margin_texts, row_label
 
     console = Console()
     for table in bench.tables(sweep):
@@ -157,7 +157,7 @@ def _print_sweep(sweep: bench.Sweep) -> None:
         for row in table.rows:
             cells = [entry_text(entry, table) for entry in row.entries]
             style = None if row.kind == "ours" else "dim"
-            shown.add_row(row_label(row), *cells, *([slope_text(row)] if table.has_slope else []), style=style)
+            shown.add_row(row_label(row), *cells, *margin_texts(row, table), style=style)
         console.print(shown)
     for line in [*footnotes(sweep), *(f"Not reached: {line}" for line in not_reached(sweep))]:
         console.print(line, style="dim", highlight=False, markup=False)
