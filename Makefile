@@ -37,6 +37,7 @@ check: $(STAMP)
 
 bench-speed: $(STAMP)
 	$(PY) benchmarks/speed.py
+	$(PY) benchmarks/ltl_speed.py
 
 docs: $(STAMP)
 	$(PY) -m mkdocs build --strict --quiet
