@@ -5,11 +5,25 @@ from typing import Any
 import numpy as np
 
 from prudent.cmr._base import MomentError, MomentEstimator
+from prudent.cmr._deepgmm import DeepGMM
+from prudent.cmr._deepiv import DeepIV
+from prudent.cmr._dfiv import DFIV
 from prudent.cmr._dmlcmr import DMLCMR, Defaults, FitReport, Strength
 
-__all__ = ["DMLCMR", "Defaults", "FitReport", "MomentError", "MomentEstimator", "Strength", "estimator_from_state"]
+__all__ = [
+    "DFIV",
+    "DMLCMR",
+    "DeepGMM",
+    "DeepIV",
+    "Defaults",
+    "FitReport",
+    "MomentError",
+    "MomentEstimator",
+    "Strength",
+    "estimator_from_state",
+]
 
-_SAVED = {"DMLCMR": DMLCMR}
+_SAVED = {"DMLCMR": DMLCMR, "DeepGMM": DeepGMM, "DeepIV": DeepIV, "DFIV": DFIV}
 
 
 def estimator_from_state(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> MomentEstimator:

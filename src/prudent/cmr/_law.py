@@ -38,6 +38,13 @@ class Nodes:
     is_exact: bool
     paired: bool
 
+    def thin(self, count: int) -> "Nodes":
+        """``count`` nodes per level (a divisor of the present number), evenly spread over the quantiles."""
+        stride = self.value.shape[2] // count
+        if stride <= 1:
+            return self
+        return dataclasses.replace(self, value=self.value[:, :, stride // 2 :: stride])
+
     def mean(self) -> np.ndarray:
         """Conditional mean of every modelled column."""
         return np.einsum("nl,nld->nd", self.weight, self.value.mean(axis=2))
