@@ -9,6 +9,7 @@ from prudent.cmr._deepgmm import DeepGMM
 from prudent.cmr._deepiv import DeepIV
 from prudent.cmr._dfiv import DFIV
 from prudent.cmr._dmlcmr import DMLCMR, Defaults, FitReport, Strength
+from prudent.cmr._tune import Trial, Tuning, tune
 
 __all__ = [
     "DFIV",
@@ -20,10 +21,18 @@ __all__ = [
     "MomentError",
     "MomentEstimator",
     "Strength",
+    "Trial",
+    "Tuning",
     "estimator_from_state",
+    "tune",
 ]
 
-_SAVED = {"DMLCMR": DMLCMR, "DeepGMM": DeepGMM, "DeepIV": DeepIV, "DFIV": DFIV}
+_SAVED = {
+    "DFIV": DFIV,
+    "DMLCMR": DMLCMR,
+    "DeepGMM": DeepGMM,
+    "DeepIV": DeepIV,
+}
 
 
 def estimator_from_state(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> MomentEstimator:

@@ -13,7 +13,7 @@ import numpy as np
 from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler, numeric_columns
 from prudent.cmr._folds import held_out_splits
-from prudent.cmr._neural import NeuralEstimator, Problem, check_counts, choose_network, read_problem
+from prudent.cmr._neural import NeuralEstimator, check_counts, choose_network, read_problem
 
 if TYPE_CHECKING:
     from prudent.nn import NetworkSpec, TrainConfig
@@ -106,7 +106,7 @@ class DeepGMM(NeuralEstimator):
                 data,
                 [train for train, _ in members],
                 [held[:0] for _, held in members],
-                dataclasses.replace(self.train or _default_train(problem), optimistic=True, patience=0),
+                dataclasses.replace(self.train_configs(problem.n_rows)["function"], optimistic=True, patience=0),
                 seed=game_seed,
                 learning_rate=np.tile(rates, len(splits)),
                 evaluate=history.record,
@@ -119,13 +119,17 @@ class DeepGMM(NeuralEstimator):
         self.n_columns_ = problem.x.shape[1]
         return self
 
+    def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":
+        """Training of the game, as given or by rule."""
+        return {"function": self.train or _default_train(n_rows)}
 
-def _default_train(problem: Problem) -> "TrainConfig":
+
+def _default_train(n_rows: int) -> "TrainConfig":
     from prudent.nn import TrainConfig
 
-    steps = int(np.clip(2000 * (problem.n_rows / 1000) ** 0.25, 1500, 6000) // 100 * 100)
+    steps = int(np.clip(2000 * (n_rows / 1000) ** 0.25, 1500, 6000) // 100 * 100)
     return TrainConfig(
-        weight_decay=float(np.clip((3000 / problem.n_rows) ** 0.5, 0.2, 2.0)),
+        weight_decay=float(np.clip((3000 / n_rows) ** 0.5, 0.2, 2.0)),
         batch_size=256,
         max_steps=steps,
         evaluate_every=steps // 20,

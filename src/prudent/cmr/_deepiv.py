@@ -13,6 +13,8 @@ from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler, numeric_columns
 from prudent.cmr._neural import (
     NeuralEstimator,
+    Problem,
+    Settings,
     check_counts,
     choose_network,
     discrete_positions,
@@ -21,7 +23,8 @@ from prudent.cmr._neural import (
 )
 
 if TYPE_CHECKING:
-    from prudent.nn import NetworkSpec, TrainConfig
+    from prudent.cmr._second_stage import SecondStage
+    from prudent.nn import FitTask, NetworkSpec, TrainConfig
 
 # Quantile nodes per row in the second stage: f is smooth in an action, and held-out losses visit all of them.
 N_NODES = 16
@@ -107,9 +110,21 @@ class DeepIV(NeuralEstimator):
 
     def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
         """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
+        self._fit(y, x, c, seed, groups)
+        return self
+
+    def fit_candidates(
+        self, y: Any, x: Any, c: Any, candidates: list[Settings], *, seed: int, groups: Any = None
+    ) -> "list[SecondStage]":
+        """One function per candidate (network and training of f), all from the same law."""
+        return self._fit(y, x, c, seed, groups, candidates)
+
+    def _fit(
+        self, y: Any, x: Any, c: Any, seed: int, groups: Any, candidates: list[Settings] | None = None
+    ) -> "list[SecondStage]":
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._second_stage import ScoreData, ScoreLoss, SecondStage, check_finite, score_arrays
-        from prudent.nn import TrainConfig, fit_folds
+        from prudent.nn import fit_folds
 
         problem = read_problem(self, y, x, c, seed, groups)
         check_counts(self, "n_components", "n_repeats", "n_functions")
@@ -119,14 +134,10 @@ class DeepIV(NeuralEstimator):
         discrete = discrete_columns(x[:, problem.modelled], discrete_positions(self.discrete, problem))
         rng = np.random.default_rng(seed)
         defaults = DeepIVDefaults.of(problem.n_rows)
+        configs = self.train_configs(problem.n_rows)
         law_plan = single_fold_plan(problem, self.n_repeats, rng)
         function_plan = single_fold_plan(problem, self.n_functions, rng)
         law_seed, function_seed = (int(s) for s in rng.integers(2**31 - 2, size=2))
-
-        def config(steps: int) -> TrainConfig:
-            return TrainConfig(batch_size=defaults.batch_size, max_steps=steps, evaluate_every=steps // 25)
-
-        self.network_ = choose_network(self.network, problem.embedded_in_x)
         with Progress(self.show_progress) as progress:
             law = fit_law(
                 x[:, problem.modelled],
@@ -134,7 +145,7 @@ class DeepIV(NeuralEstimator):
                 law_plan,
                 LawSettings(
                     choose_network(self.nuisance_network, numeric_columns(c)),
-                    self.train or config(defaults.law_steps),
+                    configs["nuisance"],
                     None if self.train else defaults.law_decay,
                     self.n_components,
                 ),
@@ -143,22 +154,49 @@ class DeepIV(NeuralEstimator):
                 seed=law_seed,
                 progress=progress,
             )
-            nodes = law.nodes.thin(N_NODES)
+            part = ScoreData(y, law.nodes.thin(N_NODES), x[:, problem.known])
+            one_draw = self.draws == 1
+            if candidates is not None:
+                split = function_plan.member_splits[0]
+                return self._candidate_functions(
+                    candidates, problem, part, split, function_seed, progress, one_draw=one_draw
+                )
+            network = choose_network(self.network, problem.embedded_in_x)
             x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
-            data = score_arrays([ScoreData(y, nodes, x[:, problem.known])], problem.slots, x_scaler, y_scaler)
             networks, _, decay = fit_folds(
-                lambda key: self.network_(x.shape[1], y.shape[1], key=key),
-                ScoreLoss(problem.slots, nodes.is_exact, nodes.paired, self.draws == 1),
-                data,
+                lambda key: network(x.shape[1], y.shape[1], key=key),
+                ScoreLoss(problem.slots, part.nodes.is_exact, part.nodes.paired, one_draw),
+                score_arrays([part], problem.slots, x_scaler, y_scaler),
                 function_plan,
-                self.function_train or config(defaults.function_steps),
+                configs["function"],
                 decay_guess=None if self.function_train else defaults.function_decay,
                 seed=function_seed,
                 progress=progress,
                 label="causal function",
             )
         check_finite(networks)
+        self.network_ = network
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = x.shape[1]
         self.weight_decay_ = {"action": law.decays, "function": (decay,)}
-        return self
+        return []
+
+    def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":
+        """Training of the law and of f, as given or by rule."""
+        from prudent.nn import TrainConfig
+
+        defaults = DeepIVDefaults.of(n_rows)
+
+        def by_rule(steps: int, decay: float) -> TrainConfig:
+            return TrainConfig(
+                weight_decay=decay, batch_size=defaults.batch_size, max_steps=steps, evaluate_every=steps // 25
+            )
+
+        return {
+            "nuisance": self.train or by_rule(defaults.law_steps, defaults.law_decay),
+            "function": self.function_train or by_rule(defaults.function_steps, defaults.function_decay),
+        }
+
+    def nuisance_tasks(self, problem: Problem) -> "list[FitTask]":
+        """What is learnt before f: the law."""
+        return self._law_tasks(problem)

@@ -124,7 +124,7 @@ class DFIV(NeuralEstimator):
                 data,
                 [train for train, _ in splits],
                 [held[:0] for _, held in splits],
-                self.train or _default_train(problem),
+                self.train_configs(problem.n_rows)["function"],
                 seed=stack_seed,
                 evaluate=evaluate,
                 progress=progress,
@@ -139,29 +139,41 @@ class DFIV(NeuralEstimator):
         self.n_columns_ = problem.x.shape[1]
         return self
 
+    def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":
+        """Training of the features, as given or by rule."""
+        return {"function": self.train or _default_train(n_rows)}
+
+    def stage_network(self, parameter: str) -> Any:
+        """The network of the action's features, where the tuner starts."""
+        from prudent.nn import TabularSpec
+
+        return getattr(self, parameter) or TabularSpec(widths=(32, 3), dropout_rate=0.0, embed=())
+
     def _networks(self, problem: Problem) -> tuple[Any, Any]:
         from prudent.nn import ProductSpec, TabularSpec
 
-        action = TabularSpec(widths=(32, 3) if problem.known else (64, 24), dropout_rate=0.0, embed=())
+        action = self.stage_network("network")
+        if self.network is None and not problem.known:
+            action = TabularSpec(widths=(64, 24), dropout_rate=0.0, embed=())
         context = TabularSpec(widths=(64, 12), dropout_rate=0.0)
         instruments = TabularSpec(widths=(64, 24), dropout_rate=0.0)
         others = [j for j in range(problem.x.shape[1]) if j not in problem.modelled]
         product = ProductSpec(
-            self.network or action,
+            action,
             choose_network(self.context_network or context, numeric_columns(problem.x[:, others])),
             tuple(problem.modelled),
         )
         return product, choose_network(self.instrument_network or instruments, numeric_columns(problem.c))
 
 
-def _default_train(problem: Problem) -> "TrainConfig":
+def _default_train(n_rows: int) -> "TrainConfig":
     from prudent.nn import TrainConfig
 
-    steps = int(np.clip(600 * (problem.n_rows / 1000) ** 0.25, 500, 2000) // 20 * 20)
+    steps = int(np.clip(600 * (n_rows / 1000) ** 0.25, 500, 2000) // 20 * 20)
     return TrainConfig(
         learning_rate=3e-3,
-        weight_decay=float(np.clip((3000 / problem.n_rows) ** 0.5, 0.2, 2.0)),
-        batch_size=int(np.clip(problem.n_rows // 2 * 2, 2, 512)),
+        weight_decay=float(np.clip((3000 / n_rows) ** 0.5, 0.2, 2.0)),
+        batch_size=int(np.clip(n_rows // 2 * 2, 2, 512)),
         max_steps=steps,
         evaluate_every=steps // 10,
         critic_rate=2.0,

@@ -1,22 +1,31 @@
 """What neural moment estimators share: reading the problem, default networks, prediction and saving."""
 
+import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from prudent.cmr._arrays import Matrix, as_matrix, numeric_columns, shared_columns
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns, shared_columns
 from prudent.cmr._base import MomentEstimator, check_seed
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
-    from prudent.cmr._second_stage import SecondStage
-    from prudent.nn import FoldPlan
+    from prudent._progress import Progress
+    from prudent.cmr._second_stage import ScoreData, SecondStage
+    from prudent.nn import FitTask, FoldPlan, TrainConfig
 
 MIN_ROWS = 20
 # Embeddings multiply the inputs of the first layer; wide tables get plain inputs.
 MAX_EMBEDDED = 12
+
+
+class Settings(NamedTuple):
+    """A candidate of the tuner: network (None: the default) and training of one stage."""
+
+    network: Any
+    train: "TrainConfig"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +137,9 @@ class NeuralEstimator(MomentEstimator):
     function_: "SecondStage"
     network_: Any
     n_columns_: int
+    discrete: Any
+    n_components: int
+    nuisance_network: Any
 
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""
@@ -160,3 +172,52 @@ class NeuralEstimator(MomentEstimator):
         model.n_columns_ = int(record["n_columns"])
         model.function_ = function_from_arrays(model.network_, model.n_columns_, arrays)
         return model
+
+    @abc.abstractmethod
+    def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":
+        """Training per stage ("nuisance", "function"), as given or by rule, where the tuner starts."""
+
+    def stage_network(self, parameter: str) -> Any:
+        """The network in a parameter, or the default in its place, where the tuner starts."""
+        from prudent.nn import TabularSpec
+
+        return getattr(self, parameter) or TabularSpec()
+
+    def _law_tasks(self, problem: Problem) -> "list[FitTask]":
+        from prudent.cmr._law import discrete_columns, law_tasks
+
+        x = problem.x[:, problem.modelled]
+        return law_tasks(
+            x,
+            Scaler.of(problem.c).forward(problem.c),
+            discrete_columns(x, discrete_positions(self.discrete, problem)),
+            self.n_components,
+            choose_network(self.nuisance_network, numeric_columns(problem.c)),
+        )
+
+    def _candidate_functions(
+        self,
+        candidates: list[Settings],
+        problem: Problem,
+        part: "ScoreData",
+        split: tuple[np.ndarray, np.ndarray],
+        seed: int,
+        progress: "Progress | None",
+        *,
+        one_draw: bool = False,
+    ) -> "list[SecondStage]":
+        """Functions of candidates from one set of nuisances, for estimators that minimise the score of ``part``."""
+        from prudent.cmr._second_stage import ScoreLoss, fit_function_candidates, score_arrays
+        from prudent.nn import stack_groups
+
+        scalers = Scaler.of(problem.x), Scaler.of(problem.y)
+        settings = [(choose_network(c.network, problem.embedded_in_x), c.train) for c in candidates]
+        return fit_function_candidates(
+            stack_groups(settings),
+            ScoreLoss(problem.slots, part.nodes.is_exact, part.nodes.paired, one_draw),
+            score_arrays([part], problem.slots, *scalers),
+            split,
+            scalers,
+            seed=seed,
+            progress=progress,
+        )

@@ -19,12 +19,14 @@ from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._law import Nodes
 from prudent.nn import (
     NetworkSpec,
+    StackGroup,
     TrainConfig,
     apply_in_blocks,
     fit_stack,
     join_members,
     stack_networks,
     take_members,
+    with_dropout,
 )
 
 # Nodes per residual in one step. Quantile nodes come as antithetic pairs, so two are worth many more draws.
@@ -186,6 +188,49 @@ def fit_second_stage(
         return SecondStage(take_members(networks, np.arange(start, stop)), x_scaler, y_scaler)
 
     return members(0, n_functions), [members(k, k + 1) for k in range(n_functions, len(rows))]
+
+
+def fit_function_candidates(
+    groups: Sequence[StackGroup],
+    loss: ScoreLoss,
+    data: dict[str, np.ndarray],
+    split: tuple[np.ndarray, np.ndarray],
+    scalers: tuple[Scaler, Scaler],
+    *,
+    seed: int,
+    progress: Progress | None,
+) -> list[SecondStage]:
+    """One function per candidate, in the order of their places; candidates of one shape are one stack.
+
+    ``split`` has the rows for training and for stopping (which may be none).
+    """
+    x_scaler, y_scaler = scalers
+    found: dict[int, SecondStage] = {}
+    for group in groups:
+        count = len(group.places)
+        networks = stack_networks(
+            lambda key, network=group.network: network(len(x_scaler.mean), len(y_scaler.mean), key=key),
+            count,
+            jax.random.key(seed),
+        )
+        if group.numbers.dropout_rate is not None:
+            networks = with_dropout(networks, group.numbers.dropout_rate)
+        networks, _ = fit_stack(
+            networks,
+            loss,
+            data,
+            [split[0]] * count,
+            [split[1]] * count,
+            group.config,
+            seed=seed,
+            learning_rate=group.numbers.learning_rate,
+            weight_decay=group.numbers.weight_decay,
+            progress=progress,
+            label="candidates for f",
+        )
+        for member, place in enumerate(group.places):
+            found[place] = SecondStage(take_members(networks, np.array([member])), x_scaler, y_scaler)
+    return [found[place] for place in sorted(found)]
 
 
 def function_to_arrays(function: SecondStage) -> dict[str, np.ndarray]:

@@ -1,7 +1,17 @@
 """Networks and the one training loop. Importing this package loads JAX."""
 
 from prudent.nn._cache import enable_compilation_cache
-from prudent.nn._crossfit import FoldPlan, Part, apply_in_blocks, fit_folds
+from prudent.nn._crossfit import (
+    Candidates,
+    FitTask,
+    FoldPlan,
+    Part,
+    StackGroup,
+    apply_in_blocks,
+    candidate_losses,
+    fit_folds,
+    stack_groups,
+)
 from prudent.nn._networks import (
     MLP,
     Categorical,
@@ -13,14 +23,17 @@ from prudent.nn._networks import (
     Tabular,
     feature_product,
     joined_features,
+    with_dropout,
 )
 from prudent.nn._specs import ImageSpec, MLPSpec, NetworkSpec, ProductSpec, TabularSpec, spec_from_json, spec_to_json
 from prudent.nn._train import TrainConfig, TrainLog, fit_stack, join_members, stack_networks, take_members
 
 __all__ = [
     "MLP",
+    "Candidates",
     "Categorical",
     "FeatureProduct",
+    "FitTask",
     "FoldPlan",
     "ImageNetwork",
     "ImageSpec",
@@ -31,11 +44,13 @@ __all__ = [
     "NetworkSpec",
     "Part",
     "ProductSpec",
+    "StackGroup",
     "Tabular",
     "TabularSpec",
     "TrainConfig",
     "TrainLog",
     "apply_in_blocks",
+    "candidate_losses",
     "enable_compilation_cache",
     "feature_product",
     "fit_folds",
@@ -44,6 +59,8 @@ __all__ = [
     "joined_features",
     "spec_from_json",
     "spec_to_json",
+    "stack_groups",
     "stack_networks",
     "take_members",
+    "with_dropout",
 ]

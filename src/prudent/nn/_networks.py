@@ -37,12 +37,12 @@ class Network(Protocol):
     def __call__(self, x: Float[Array, "n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "n o"]: ...
 
 
-def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
+def dropout(x: Array, rate: float | Array, key: PRNGKeyArray | None) -> Array:
     """Inverted dropout with cheap masks: 8 bits a unit, from an integer hash of the unit's number and one random word.
 
-    JAX's own generator would cost more than the matrix products here.
+    JAX's own generator would cost more than the matrix products here. A rate that is an array is given in 256ths.
     """
-    if key is None or rate == 0.0:
+    if key is None or (isinstance(rate, float) and rate == 0.0):
         return x
     word = jax.random.bits(key, (), dtype=jnp.uint32)
     h = jax.lax.iota(jnp.uint32, -(-x.size // 4)) * jnp.uint32(0x9E3779B9) + word
@@ -51,8 +51,8 @@ def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
     h = (h ^ (h >> 15)) * jnp.uint32(0x846CA68B)
     octets = jax.lax.bitcast_convert_type(h ^ (h >> 16), jnp.uint8).reshape(-1)[: x.size].reshape(x.shape)
     # Eight bits resolve the rate to 1/256; the kept units are rescaled by the rate that was really used.
-    dropped = round(rate * 256)
-    return jnp.where(octets >= dropped, x * (256 / (256 - dropped)), 0.0)
+    dropped = round(rate * 256) if isinstance(rate, float) else rate
+    return jnp.where(octets.astype(jnp.int32) >= dropped, x * (256 / (256 - dropped)), 0.0)
 
 
 def gaussian(key: PRNGKeyArray, shape: tuple[int, ...], scale: float) -> Array:
@@ -87,6 +87,8 @@ class MLP(eqx.Module):
     free_bias: Float[Array, " o"]
     activation: str = eqx.field(static=True)
     dropout_rate: float = eqx.field(static=True)
+    dropped: Array | None
+    """A rate in 256ths that takes the place of ``dropout_rate``: how candidates with several rates share a program."""
 
     def __init__(
         self,
@@ -112,13 +114,15 @@ class MLP(eqx.Module):
         self.free_bias = jnp.zeros(out_size)
         self.activation = activation
         self.dropout_rate = dropout_rate
+        self.dropped = None
 
     def hidden(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n h"]:
         """Values of the last hidden layer."""
+        rate = float(self.dropout_rate) if self.dropped is None else self.dropped
         act = activation_function(self.activation)
         keys = [None] * len(self.layers) if key is None else list(jax.random.split(key, max(len(self.layers), 1)))
         for layer, k in zip(self.layers[:-1], keys, strict=False):
-            x = dropout(act(layer(x)), self.dropout_rate, k)
+            x = dropout(act(layer(x)), rate, k)
         return x
 
     def __call__(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n o"]:
@@ -303,6 +307,18 @@ def start_at_linear(network: Any, weight: Array, bias: Array, noise: Array) -> A
     if isinstance(network, MLP):
         return eqx.tree_at(lambda n: (n.free_skip, n.free_bias), network, (weight, bias))
     return network
+
+
+def with_dropout(networks: Any, rates: np.ndarray) -> Any:
+    """A stack whose members have their own dropout rates, in every perceptron that they contain."""
+    dropped = jnp.asarray(np.round(np.asarray(rates) * 256), jnp.int32)
+
+    def set_rate(node: Any) -> Any:
+        if not isinstance(node, MLP):
+            return node
+        return eqx.tree_at(lambda mlp: mlp.dropped, node, dropped, is_leaf=lambda leaf: leaf is None)
+
+    return jax.tree.map(set_rate, networks, is_leaf=lambda node: isinstance(node, MLP))
 
 
 class Categorical(eqx.Module):
