@@ -28,7 +28,7 @@ class DeepGMM(NeuralEstimator):
     ----------
     learning_rates : tuple of float
         The candidates: peak rates of f; the critic's are ``critic_rate`` (in ``train``, default 5) times as large.
-    n_functions : int, default=3
+    n_functions : int, default=5
         Held-out parts. For each, all candidates are trained and one iterate is chosen; f is the mean of these.
     network, critic_network : NetworkSpec, optional
         Networks of f and of g. Default: :class:`prudent.nn.TabularSpec`, as in DML-CMR.
@@ -48,8 +48,8 @@ class DeepGMM(NeuralEstimator):
     def __init__(
         self,
         *,
-        learning_rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3),
-        n_functions: int = 3,
+        learning_rates: tuple[float, ...] = (5e-4, 1e-3),
+        n_functions: int = 5,
         network: "NetworkSpec | None" = None,
         critic_network: "NetworkSpec | None" = None,
         train: "TrainConfig | None" = None,
@@ -127,10 +127,10 @@ class DeepGMM(NeuralEstimator):
 def _default_train(n_rows: int) -> "TrainConfig":
     from prudent.nn import TrainConfig
 
-    steps = int(np.clip(2000 * (n_rows / 1000) ** 0.25, 1500, 6000) // 100 * 100)
+    steps = int(np.clip(1500 * (n_rows / 1000) ** 0.25, 1000, 6000) // 100 * 100)
     return TrainConfig(
         weight_decay=float(np.clip((3000 / n_rows) ** 0.5, 0.2, 2.0)),
-        batch_size=256,
+        batch_size=128,
         max_steps=steps,
         evaluate_every=steps // 20,
         critic_rate=5.0,

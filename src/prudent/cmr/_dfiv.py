@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from prudent.nn import NetworkSpec, TrainConfig
 
 # The second penalty is chosen among these multiples on held-out rows once the features are there.
-PENALTY_FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+PENALTY_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 class DFIV(NeuralEstimator):
     """Deep feature instrumental variable regression for E[Y - f(X) | C] = 0.
 
-    f is linear in all products of (1, action, learnt features of it) with (1, context, learnt features of it): the
-    last hidden layers of the two networks. Discrete actions enter as numbers; code several levels as indicators.
+    f is linear in the context and in all products of (1, action, learnt features of it) with (1, learnt features of the
+    context): the last hidden layers of two networks. Discrete actions enter as numbers; code several levels as
+    indicators.
 
     Parameters
     ----------
     network, context_network, instrument_network : NetworkSpec, optional
         Networks of the action, of the context and of c; the last hidden layer gives the features. Default:
-        :class:`prudent.nn.TabularSpec` with last widths 3 (24 without context), 12 and 24.
-    ridge : (float, float), default=(1e-3, 1e-2)
+        :class:`prudent.nn.TabularSpec` with last widths 2 (24 without context), 4 and 24.
+    ridge : (float, float), default=(1e-3, 3e-3)
         Penalties of the two regressions, per observation and in standard units. The second is the one of training;
         in the end the best of several multiples on held-out rows is used.
-    n_functions : int, default=5
+    n_functions : int, default=10
         Functions averaged, each with its own held-out part.
     train : TrainConfig, optional
         Training of the features. A step uses half of its rows for each of the two regressions.
@@ -48,8 +49,8 @@ class DFIV(NeuralEstimator):
     ----------
     function_ : SecondStage
         The fitted ensemble.
-    ridge_ : tuple of float
-        Second-stage penalty that was used, for every function.
+    ridge_ : float
+        Second-stage penalty that was used.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class DFIV(NeuralEstimator):
         network: "NetworkSpec | None" = None,
         context_network: "NetworkSpec | None" = None,
         instrument_network: "NetworkSpec | None" = None,
-        ridge: tuple[float, float] = (1e-3, 1e-2),
-        n_functions: int = 5,
+        ridge: tuple[float, float] = (1e-3, 3e-3),
+        n_functions: int = 10,
         train: "TrainConfig | None" = None,
         show_progress: bool | None = None,
     ):
@@ -114,8 +115,8 @@ class DFIV(NeuralEstimator):
         penalties = jnp.asarray(penalty[1] * np.array(PENALTY_FACTORS), jnp.float32)
 
         def evaluate(games: Any, members: np.ndarray) -> np.ndarray:
-            _, error = solve_stack(games, on_device, jnp.asarray(weight[members]), penalties)
-            return np.asarray(error).min(axis=1)
+            _, error = solve_stack(games, on_device, jnp.asarray(weight[members]), jnp.asarray(penalty[1:]))
+            return np.asarray(error)[:, 0]
 
         with Progress(self.show_progress) as progress:
             games, _ = fit_stack(
@@ -131,10 +132,11 @@ class DFIV(NeuralEstimator):
                 label="features",
             )
         outer, error = solve_stack(games, on_device, jnp.asarray(weight), penalties)
-        best = np.argmin(np.asarray(error), axis=1)
-        networks = eqx.tree_at(lambda f: f.free_weight, games.function, outer[np.arange(len(splits)), best])
+        # One penalty for all: a single held-out part is too small to choose by.
+        best = int(np.argmin(np.asarray(error).mean(axis=0)))
+        networks = eqx.tree_at(lambda f: f.free_weight, games.function, outer[:, best])
         check_finite(networks)
-        self.ridge_ = tuple(float(p) for p in np.asarray(penalties)[best])
+        self.ridge_ = float(np.asarray(penalties)[best])
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = problem.x.shape[1]
         return self
@@ -147,7 +149,7 @@ class DFIV(NeuralEstimator):
         """The network of the action's features, where the tuner starts."""
         from prudent.nn import TabularSpec
 
-        return getattr(self, parameter) or TabularSpec(widths=(32, 3), dropout_rate=0.0, embed=())
+        return getattr(self, parameter) or TabularSpec(widths=(32, 2), dropout_rate=0.0, embed=())
 
     def _networks(self, problem: Problem) -> tuple[Any, Any]:
         from prudent.nn import ProductSpec, TabularSpec
@@ -155,7 +157,7 @@ class DFIV(NeuralEstimator):
         action = self.stage_network("network")
         if self.network is None and not problem.known:
             action = TabularSpec(widths=(64, 24), dropout_rate=0.0, embed=())
-        context = TabularSpec(widths=(64, 12), dropout_rate=0.0)
+        context = TabularSpec(widths=(64, 4), dropout_rate=0.0)
         instruments = TabularSpec(widths=(64, 24), dropout_rate=0.0)
         others = [j for j in range(problem.x.shape[1]) if j not in problem.modelled]
         product = ProductSpec(
@@ -169,11 +171,11 @@ class DFIV(NeuralEstimator):
 def _default_train(n_rows: int) -> "TrainConfig":
     from prudent.nn import TrainConfig
 
-    steps = int(np.clip(600 * (n_rows / 1000) ** 0.25, 500, 2000) // 20 * 20)
+    steps = int(np.clip(500 * (n_rows / 1000) ** 0.25, 300, 1500) // 20 * 20)
     return TrainConfig(
         learning_rate=3e-3,
         weight_decay=float(np.clip((3000 / n_rows) ** 0.5, 0.2, 2.0)),
-        batch_size=int(np.clip(n_rows // 2 * 2, 2, 512)),
+        batch_size=512,
         max_steps=steps,
         evaluate_every=steps // 10,
         critic_rate=2.0,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from prudent.nn import feature_product, joined_features
+from prudent.nn import joined_features
 
 
 class Game(eqx.Module):
@@ -66,7 +66,7 @@ def two_regressions(game: Game, batch: Any, key: Any) -> jax.Array:
     first = jnp.sum((stop(action[:half]) - given[:half] @ weight) ** 2, axis=-1) + first_penalty * jnp.sum(weight**2)
 
     weight = ridge(stop(given[:half]), action[:half], first_penalty)
-    design = feature_product(stop(given[half:]) @ weight, context[half:])
+    design = game.function.design(stop(given[half:]) @ weight, context[half:])
     outer = ridge(design, batch["y"][half:], second_penalty)
     second = jnp.sum((batch["y"][half:] - design @ outer) ** 2, axis=-1) + second_penalty * jnp.sum(outer**2)
     return jnp.concatenate([first, second])
@@ -81,7 +81,7 @@ def solve_two_stages(game: Game, data: Any, weight: jax.Array, penalties: jax.Ar
     given = jnp.concatenate([jnp.ones_like(given[:, :1]), given], axis=-1)
     action, context = game.function.features(data["x"])
     predicted = given @ ridge(given, action, game.penalty[0], weight)
-    design = feature_product(predicted, context)
+    design = game.function.design(predicted, context)
     outer = jax.vmap(lambda penalty: ridge(design, data["y"], penalty, weight))(penalties)
     error = jax.vmap(lambda w: jnp.sum((data["y"] - design @ w) ** 2, axis=-1))(outer)
     return outer, error

@@ -21,7 +21,6 @@ from prudent.nn._networks import (
     MixtureDensity,
     Network,
     Tabular,
-    feature_product,
     joined_features,
     with_dropout,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "apply_in_blocks",
     "candidate_losses",
     "enable_compilation_cache",
-    "feature_product",
     "fit_folds",
     "fit_stack",
     "join_members",

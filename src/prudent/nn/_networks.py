@@ -203,16 +203,18 @@ class Tabular(eqx.Module):
 
 
 class FeatureProduct(eqx.Module):
-    """Linear in products of learnt features of two groups of columns: ``f(x) = w . [1, a(x_1)] (x) [1, b(x_2)]``.
+    """Linear in products of learnt features: ``f(x) = w . [(1, x_1, a(x_1)) (x) (1, b(x_2)), x_2]``.
 
-    The features of a group are its raw columns and the last hidden layer of a network of them. The weights ``w`` are
-    not trained by gradients: whoever trains the features solves for them.
+    ``a`` and ``b`` are the last hidden layers of networks of two groups of columns. Raw columns of the second group
+    enter by themselves only: there may be many, and products with each of them would cost accuracy. The weights ``w``
+    are not trained by gradients: whoever trains the features solves for them.
     """
 
     first: Any
     second: Any
     free_weight: Float[Array, "p o"]
     columns: tuple[int, ...] = eqx.field(static=True)
+    n_second: int = eqx.field(static=True)
 
     def split(self, x: Float[Array, "*n i"]) -> tuple[Float[Array, "*n a"], Float[Array, "*n b"]]:
         """The two groups of columns."""
@@ -220,25 +222,26 @@ class FeatureProduct(eqx.Module):
         return x[..., list(self.columns)], x[..., others]
 
     def features(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> tuple[Array, Array]:
-        """Features of the two groups, without their constants."""
+        """(x_1, a(x_1)) and (x_2, b(x_2))."""
         keys = (None, None) if key is None else jax.random.split(key)
         first, second = self.split(x)
         return joined_features(self.first, first, keys[0]), joined_features(self.second, second, keys[1])
 
+    def design(self, first: Float[Array, "*n a"], second: Float[Array, "*n b"]) -> Float[Array, "*n p"]:
+        """What f is linear in, from the features of the two groups."""
+        raw, learnt = second[..., : self.n_second], second[..., self.n_second :]
+        one = jnp.ones_like(first[..., :1])
+        a, b = jnp.concatenate([one, first], axis=-1), jnp.concatenate([one, learnt], axis=-1)
+        product = (a[..., :, None] * b[..., None, :]).reshape(*first.shape[:-1], -1)
+        return jnp.concatenate([product, raw], axis=-1)
+
     def __call__(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n o"]:
-        return feature_product(*self.features(x, key=key)) @ jax.lax.stop_gradient(self.free_weight)
+        return self.design(*self.features(x, key=key)) @ jax.lax.stop_gradient(self.free_weight)
 
 
 def joined_features(network: Any, x: Float[Array, "*n i"], key: PRNGKeyArray | None) -> Float[Array, "*n f"]:
     """Raw columns and the last hidden layer; only the columns (there may be none) where there is no network."""
     return x if network is None else jnp.concatenate([x, network.hidden(x, key=key)], axis=-1)
-
-
-def feature_product(first: Float[Array, "*n a"], second: Float[Array, "*n b"]) -> Float[Array, "*n p"]:
-    """All products of a constant and the features of one group with a constant and those of the other."""
-    one = jnp.ones_like(first[..., :1])
-    a, b = jnp.concatenate([one, first], axis=-1), jnp.concatenate([one, second], axis=-1)
-    return (a[..., :, None] * b[..., None, :]).reshape(*first.shape[:-1], -1)
 
 
 class Mixture(eqx.Module):

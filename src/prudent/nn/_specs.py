@@ -19,7 +19,6 @@ from prudent.nn._networks import (
     Network,
     Tabular,
     activation_function,
-    feature_product,
 )
 
 
@@ -116,8 +115,9 @@ class ProductSpec:
             second=self.second(n_second, 1, key=second_key) if n_second else None,
             free_weight=jnp.zeros((0, out_size)),
             columns=tuple(self.columns),
+            n_second=n_second,
         )
-        width = jax.eval_shape(lambda: feature_product(*product.features(jnp.zeros((1, in_size))))).shape[-1]
+        width = jax.eval_shape(lambda: product.design(*product.features(jnp.zeros((1, in_size))))).shape[-1]
         return dataclasses.replace(product, free_weight=jnp.zeros((width, out_size)))
 
 
