@@ -93,8 +93,10 @@ class Layout:
 
     def start(self) -> tuple[np.ndarray, np.ndarray]:
         """Centre and precision of the prior of the parameters; the search starts at the centre."""
-        centre = [0.0, 0.0, -1.0, -1.0, 0.0, *[0.3] * len(self.front), *[0.0] * len(self.front)]
+        centre = [0.0, -2.0, -2.0, -1.0, 0.0, *[0.3] * len(self.front), *[0.0] * len(self.front)]
         precision = [0.04] * len(centre)
+        # Slopes that change with the context extrapolate far: small, unless the data ask for them.
+        precision[1:3] = [0.2, 0.2]
         for group in self.numeric:
             # A typical distance grows with the number of columns in the group.
             centre += [-0.3 + 0.5 * float(np.log(len(group))), 0.0]
