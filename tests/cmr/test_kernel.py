@@ -152,10 +152,14 @@ def test_kernel_iv_is_the_published_closed_form():
 
 def test_random_features_come_close_to_the_exact_kernel(design):
     y, x, c = problem(design)
-    settings = {"bandwidth": "median", "first_penalty": 1e-3, "second_penalty": 1e-3}
-    exact = KernelIV("exact", **settings).fit(y, x, c, seed=0)
-    random = KernelIV("random", n_features=1000, **settings).fit(y, x, c, seed=0)
-    assert np.corrcoef(exact.predict(x)[:, 0], random.predict(x)[:, 0])[0, 1] > 0.99
+    settings = {"bandwidth": "median", "first_penalty": 1e-2, "second_penalty": 1e-2}
+    exact = KernelIV("exact", **settings).fit(y, x, c, seed=0).predict(x)
+    errors = []
+    for n_features in (50, 1000):
+        random = KernelIV("random", n_features=n_features, **settings).fit(y, x, c, seed=0).predict(x)
+        errors.append(np.mean((random - exact) ** 2) / exact.var())
+    assert errors[1] < 0.3 * errors[0]
+    assert errors[1] < 0.05
 
 
 @pytest.mark.parametrize("estimator", [KernelCMR(3, n_landmarks=200), ControlFunction(n_landmarks=200)])
@@ -165,10 +169,11 @@ def test_linear_truth_is_found(estimator):
     assert slope(model) == pytest.approx(2.0, abs=0.15)  # plain regression: 2.4
 
 
-def test_both_scores_and_one_fold_agree_on_a_linear_truth(design):
+def test_both_scores_and_one_fold_agree_on_a_linear_truth():
+    design = datasets.make_linear_gaussian(500, seed=0)
     for settings in ({"score": "outcome"}, {"n_folds": 1}):
-        model = KernelCMR(**{"n_folds": 3, "n_landmarks": 60, **settings}).fit(*problem(design), seed=0)
-        assert slope(model) == pytest.approx(2.0, abs=0.35)  # standard error of 2SLS: 0.12
+        model = KernelCMR(**{"n_folds": 5, "n_landmarks": 100, **settings}).fit(*problem(design), seed=0)
+        assert slope(model) == pytest.approx(2.0, abs=0.25)
 
 
 def test_discrete_action_and_two_actions():

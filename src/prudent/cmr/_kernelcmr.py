@@ -31,6 +31,7 @@ from prudent.cmr._problem import Problem, check_choice, check_count, params_from
 
 # Multiples of the tuned noise variance that the held-out moments choose from.
 PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
+MAX_TRIALS = 10
 SCORES = ("orthogonal", "outcome")
 PREDICT_BLOCK = 2000
 
@@ -101,22 +102,26 @@ class KernelCMR(MomentEstimator):
         folds = cross_fit_folds(len(problem.x), self.n_folds, rng, problem.groups)
         with Progress(self.show_progress) as progress, threadpool_limits(1):
             task = progress.start("kernel CMR", 3)
-            regress = self._regression(problem, rng)
-            s = regress(problem.c, problem.y, folds)(problem.c)
+            outcome = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
+            outcome.prepare(problem.c, problem.y)
+            by_fold = [outcome.predict(outcome.design, w) for w in outcome.coefficients(folds)]
+            s = np.empty_like(problem.y)
+            for rows, guess in zip(folds, by_fold, strict=True):
+                s[rows] = guess[rows]
             task.advance("outcome")
             modelled = problem.x[:, problem.modelled]
             atoms = fit_atoms(
                 modelled,
                 problem.c,
                 folds,
-                regress,
+                self._regression(problem, rng),
                 discrete=discrete,
                 instruments=problem.instruments,
                 groups=problem.groups,
                 rng=rng,
             )
             task.advance("action")
-            penalty = self._fit_function(problem, s, atoms, rng)
+            penalty = self._fit_function(problem, s, by_fold, atoms, folds, rng)
             task.advance("function")
             of_mean = residual_moment(problem.y - problem.y.mean(axis=0), problem.c, seed=seed, groups=problem.groups)
         mean = atoms.mean()
@@ -168,9 +173,8 @@ class KernelCMR(MomentEstimator):
         """A cross-fitted regression by Gaussian processes, as :func:`fit_atoms` wants it."""
 
         def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray]):
-            # Outcomes share a kernel, and so do the levels of a discrete action; every continuous action has its own.
-            together = target is problem.y or np.isin(target, (0.0, 1.0)).all()
-            joint = target.shape[1] if together else 1
+            # The levels of a discrete action share a kernel; every continuous action has its own.
+            joint = target.shape[1] if np.isin(target, (0.0, 1.0)).all() else 1
             fitted = []
             for start in range(0, target.shape[1], joint):
                 model = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
@@ -190,12 +194,19 @@ class KernelCMR(MomentEstimator):
 
         return regress
 
-    def _fit_function(self, problem: Problem, s: Matrix, atoms: Atoms, rng: np.random.Generator) -> float:
+    def _fit_function(
+        self,
+        problem: Problem,
+        s: Matrix,
+        by_fold: list[Matrix],
+        atoms: Atoms,
+        folds: list[np.ndarray],
+        rng: np.random.Generator,
+    ) -> float:
         """The second stage; returns the chosen penalty as a multiple of the noise variance."""
         self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
         u = standard(self.x_scaler_, problem.x)
-        y, s = standard(self.y_scaler_, problem.y), standard(self.y_scaler_, s)
-        target = s if self.score == "orthogonal" else y
+        y = standard(self.y_scaler_, problem.y)
         front = list(problem.modelled)
         scaler = Scaler(self.x_scaler_.mean[front], self.x_scaler_.scale[front])
         law = Atoms(standard(scaler, atoms.value), atoms.weight, atoms.without)
@@ -204,17 +215,24 @@ class KernelCMR(MomentEstimator):
         self.landmarks_ = u[rng.permutation(len(u))[: self.n_landmarks]]
         whiten = landmark_map(self.kernel_, self.landmarks_)
         design = self.kernel_.mean_between(law.value, law.weight, u, self.landmarks_) @ whiten
-        gram, moment = design.T @ design, design.T @ y
+        gram = design.T @ design
+        if len(folds) > 1 and self.score == "orthogonal":
+            # Rows outside a fold are matched with the s of that fold, which has not seen the outcomes held out in it;
+            # their own s has, and would favour small penalties.
+            trials = [(rows, standard(self.y_scaler_, guess)) for rows, guess in zip(folds, by_fold, strict=True)]
+        else:
+            trials = [(rows, y) for rows in problem.inner_folds(5, rng)]
         held_out = np.zeros(len(PENALTIES))
-        # Outcomes on both sides: s of the other rows has seen the outcomes that are held out, and would favour small
-        # penalties. The noise of the held-out outcomes adds the same constant for every penalty.
-        for rows in problem.inner_folds(5, rng):
+        for rows, target in trials[:MAX_TRIALS]:
             inside = design[rows]
-            outer_gram, outer_moment = gram - inside.T @ inside, moment - inside.T @ y[rows]
+            outer_gram = gram - inside.T @ inside
+            outer_moment = design.T @ target - inside.T @ target[rows]
             for number, factor in enumerate(PENALTIES):
                 w = ridge(outer_gram, outer_moment, factor * self.kernel_.noise)
+                # The noise of the held-out outcomes adds the same constant for every penalty.
                 held_out[number] += np.sum((y[rows] - inside @ w) ** 2)
         factor = float(PENALTIES[np.argmin(held_out)])
+        target = standard(self.y_scaler_, s) if self.score == "orthogonal" else y
         self.weights_ = whiten @ ridge(gram, design.T @ target, factor * self.kernel_.noise)
         return factor
 
