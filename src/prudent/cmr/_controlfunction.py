@@ -216,7 +216,9 @@ class ControlFunction(MomentEstimator):
             trees = [tree.tree_ for tree in model.estimators_[:, 0]]
             values = [0.08 * tree.value.reshape(-1, 1, 1) for tree in trees]
             ensembles.append(TreeEnsemble.of(trees, values))
-            starts.append(float(model.init_.constant_[0, 0]))
+            # Not the mean of the column: early stopping holds rows out of the fit.
+            start: Any = model.init_
+            starts.append(float(start.constant_[0, 0]))
         levels = np.quantile(control[:, 0], (np.arange(N_CONTROLS) + 0.5) / N_CONTROLS)
         self.function_ = _AveragedTrees(ensembles, np.array(starts), levels)
 

@@ -66,9 +66,9 @@ class Series:
         from sklearn.preprocessing import SplineTransformer
 
         # Given knots, nothing is learnt from the rows that fit sees.
-        spline = SplineTransformer(
-            degree=self.degree, knots=knots[:, None], extrapolation="linear", include_bias=False
-        ).fit(knots[:, None])
+        places: Any = knots[:, None]
+        spline = SplineTransformer(degree=self.degree, knots=places, extrapolation="linear", include_bias=False)
+        spline.fit(places)
         return np.asarray(spline.transform(column))
 
     def to_state(self, prefix: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -11,10 +11,10 @@ point: then k is averaged over the front columns, E k(X, X'), which is what E[f(
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
-from scipy.linalg.lapack import dpotri
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, get_lapack_funcs, solve_triangular
 from scipy.optimize import minimize
 
 from prudent.cmr._arrays import Matrix, Scaler
@@ -24,6 +24,8 @@ MAX_SCALES = 20
 # The likelihood is summed over blocks of rows: its cost grows with the cube of a block.
 BLOCK_ROWS, MAX_BLOCKS = 500, 4
 N_GLOBAL = 5
+# Origins of lines, in standard units: where the search may go, and where it starts.
+MAX_ORIGIN, START_ORIGIN, TRIAL_STEPS = 10.0, 4.0, 12
 BLOCK_CELLS = 2_000_000
 
 
@@ -41,8 +43,10 @@ class Layout:
         numeric: list[tuple[int, ...]] = []
         categories: list[tuple[int, ...]] = []
         run: list[int] = []
-        for j in [*range(array.shape[1]), None]:
-            usable = j is not None and j not in front and np.ptp(array[:, j]) > 0
+        n_columns = array.shape[1]
+        for j in range(n_columns + 1):
+            # One step beyond the last column ends the last run.
+            usable = j < n_columns and j not in front and np.ptp(array[:, j]) > 0
             if usable and np.isin(array[:, j], (0.0, 1.0)).all():
                 run.append(j)
                 if np.all(array[:, run].sum(axis=1) == 1):
@@ -188,7 +192,7 @@ def tune_kernel(
     target: Matrix,
     *,
     rng: np.random.Generator,
-    max_steps: int = 40,
+    max_steps: int = 30,
 ) -> ProductKernel:
     """Kernel parameters of largest marginal likelihood (with a weak prior that keeps them finite).
 
@@ -201,18 +205,30 @@ def tune_kernel(
     blocks = [_Block(layout, side[r], mean[r], variance[r], target[r]) for r in np.array_split(order, n_blocks)]
     start, precision = layout.start()
 
-    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = 0.5 * np.sum(precision * (theta - start) ** 2), precision * (theta - start)
-        for block in blocks:
-            part, gradient = block.negative_likelihood(theta)
-            value, slope = value + part, slope + gradient
-        return value, slope
+    def climb(begin: np.ndarray, chosen: list[_Block], n_steps: int) -> Any:
+        def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            value, slope = 0.5 * np.sum(precision * (theta - start) ** 2), precision * (theta - start)
+            for block in chosen:
+                part, gradient = block.negative_likelihood(theta)
+                value, slope = value + part, slope + gradient
+            return value, slope
+
+        options = {"maxiter": n_steps, "ftol": 1e-6}
+        return minimize(objective, begin, jac=True, method="L-BFGS-B", bounds=limits, options=options)
 
     limits = [(s - 5.0, s + 5.0) for s in start]
-    found = minimize(
-        objective, start, jac=True, method="L-BFGS-B", bounds=limits, options={"maxiter": max_steps, "ftol": 1e-6}
-    )
-    return ProductKernel(layout, found.x)
+    origins = slice(N_GLOBAL + len(layout.front), N_GLOBAL + 2 * len(layout.front))
+    limits[origins] = [(-MAX_ORIGIN, MAX_ORIGIN)] * len(layout.front)
+    begin = start
+    if layout.front and (layout.numeric or layout.categories):
+        # The likelihood has a hill for each side of the data on which the origin may lie: climb a little on every one.
+        trials = []
+        for place in (0.0, -START_ORIGIN, START_ORIGIN):
+            moved = start.copy()
+            moved[origins] = place
+            trials.append(climb(moved, blocks[:1], TRIAL_STEPS))
+        begin = min(trials, key=lambda trial: trial.fun).x
+    return ProductKernel(layout, climb(begin, blocks, max_steps).x)
 
 
 class _Block:
@@ -262,7 +278,8 @@ class _Block:
         except LinAlgError:
             return 1e10, np.zeros_like(theta)
         # From the factor at a third of the cost of solving for every column.
-        inverse = dpotri(factor, lower=1)[0]
+        (invert,) = get_lapack_funcs(("potri",), (factor,))
+        inverse = invert(factor, lower=1)[0]
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
         solved = inverse @ self.target
         k = self.target.shape[1]

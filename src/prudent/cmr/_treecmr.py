@@ -333,15 +333,14 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
         seed = int(rng.integers(2**31))
         if model == "forest":
             return RandomForestRegressor(n_estimators=100, min_samples_leaf=5, max_features=0.7, random_state=seed)
+        settings: dict[str, Any] = {"early_stopping": True, "n_iter_no_change": 15, "random_state": seed}
         return HistGradientBoostingRegressor(
             learning_rate=0.08,
             max_iter=400,
             max_leaf_nodes=12,
             min_samples_leaf=15,
             l2_regularization=1.0,
-            early_stopping=True,
-            n_iter_no_change=15,
-            random_state=seed,
+            **settings,
         )
 
     def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray]):

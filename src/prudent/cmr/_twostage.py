@@ -135,7 +135,7 @@ class TwoStageLeastSquares(MomentEstimator):
                 f"{fixed.shape[1] + excluded.shape[1]} terms need more rows than {len(basis)}. Use simpler features."
             )
         options: dict[str, Any] = {"cov_type": errors}
-        if errors == "clustered":
+        if errors == "clustered" and problem.groups is not None:
             options["clusters"] = np.unique(problem.groups, return_inverse=True)[1]
         results = [
             IV2SLS(
