@@ -29,7 +29,7 @@ PENALTIES = 10.0 ** np.arange(-7.0, 0.6, 0.5)
 FACTORS, ACTION_FACTORS = (0.25, 0.5, 2.0, 4.0), (2.0, 4.0)
 # A smaller gain is noise.
 MIN_GAIN = 0.005
-PILOT_ROWS, PILOT_FEATURES = 2000, 200
+PILOT_ROWS, PILOT_FEATURES = 2000, 300
 MEDIAN_ROWS = 500
 PREDICT_BLOCK = 4000
 
@@ -73,7 +73,7 @@ class KernelIV(MomentEstimator):
     ----------
     features : {"auto", "exact", "random"}
         Exact kernels (cost n^3), or random Fourier features (cost n). "auto": exact up to 2000 rows.
-    n_features : int, default=600
+    n_features : int, default=800
         Random features of each stage.
     bandwidth : {"tuned", "median"}
         Median distance of every column (or category), or that median times a factor chosen on held-out moments.
@@ -92,7 +92,7 @@ class KernelIV(MomentEstimator):
         self,
         features: str = "auto",
         *,
-        n_features: int = 600,
+        n_features: int = 800,
         bandwidth: str = "tuned",
         first_penalty: float | None = None,
         second_penalty: float | None = None,
