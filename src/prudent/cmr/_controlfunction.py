@@ -177,8 +177,9 @@ class ControlFunction(MomentEstimator):
         basis = _control_basis(control)
         raw = series.transform(u)
         centre = raw.mean(axis=0)
-        scale = np.where(raw.std(axis=0) > 0, raw.std(axis=0), 1.0)
-        design = np.hstack([np.ones((len(u), 1)), (raw - centre) / scale, basis])
+        # Centred, not scaled: a product that is rarely away from zero in the data may be large elsewhere, and should
+        # pay for its coefficient in full.
+        design = np.hstack([np.ones((len(u), 1)), raw - centre, basis])
         folds = problem.inner_folds(5, rng)
         gram, moment = design.T @ design, design.T @ y
         losses = np.zeros(len(PENALTIES))
@@ -194,7 +195,7 @@ class ControlFunction(MomentEstimator):
                 w = solve(gram - inside.T @ inside, moment - inside.T @ y[rows], penalty)
                 losses[number] += np.sum((y[rows] - inside @ w) ** 2)
         w = solve(gram, moment, PENALTIES[np.argmin(losses)])
-        inner = w[1 : -basis.shape[1]] / scale[:, None]
+        inner = w[1 : -basis.shape[1]]
         self.function_ = _SplineFunction(series, np.vstack([w[:1] - centre @ inner, inner]))
         return _share(basis @ w[-basis.shape[1] :], y)
 
