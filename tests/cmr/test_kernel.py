@@ -254,10 +254,12 @@ def test_control_function_refuses_what_it_cannot_do():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("estimator", "limit"), [(KernelCMR(), 0.17), (KernelIV(), 0.27)])
+@pytest.mark.parametrize(
+    ("estimator", "limit"), [(KernelCMR(), 0.17), (KernelIV(), 0.27), (ControlFunction("spline"), 0.4)]
+)
 def test_demand_at_a_thousand_rows(estimator, limit):
     errors = []
     for seed in (1000, 1001, 1002):
         data = datasets.make_demand(1000, seed=seed)
         errors.append(datasets.demand_error(IVRegression(estimator, seed=seed).fit(**data.roles())))
-    assert np.median(errors) < limit  # published: DML-IV 0.207, KIV 0.270
+    assert np.median(errors) < limit  # published: DML-IV 0.207, KIV 0.270; linear 2SLS: 0.38
