@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns, shared_columns
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix, image_columns, numeric_columns, shared_columns
 from prudent.cmr._base import MomentError, MomentEstimator, check_seed, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.errors import DataError
@@ -171,8 +171,8 @@ class DMLCMR(MomentEstimator):
         decay_guess = None if self.train else defaults.decay_guess
         seeds = [int(s) for s in rng.integers(2**31 - 2, size=3)]
 
-        c_standard = Scaler.of(c).forward(c)
         nuisance_network = self._spec(self.nuisance_network, numeric_columns(c))
+        c_standard = Scaler.of(c, together=image_columns(nuisance_network, c.shape[1])).forward(c)
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
         discrete = discrete_columns(x[:, modelled], self._discrete_positions(modelled))
         instruments = [j for j in range(c.shape[1]) if j not in shared.values()]

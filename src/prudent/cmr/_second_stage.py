@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._arrays import Matrix, Scaler, image_columns
 from prudent.cmr._law import Nodes
 from prudent.nn import (
     NetworkSpec,
@@ -120,7 +120,7 @@ def fit_second_stage(
     slots : tuple of int
         Position in (modelled, known) of every column of x.
     """
-    x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
+    x_scaler, y_scaler = Scaler.of(x, together=image_columns(network, x.shape[1])), Scaler.of(y)
     order = np.argsort(slots)
     m = parts[0].nodes.value.shape[-1]
     modelled_scaler = Scaler(x_scaler.mean[order[:m]], x_scaler.scale[order[:m]])
