@@ -100,7 +100,7 @@ def _own_row(sweep: Sweep, metric: Metric, method: str, label: str) -> Row:
     entries = []
     for point in sweep.experiment.points():
         values = sweep.values(method, point, metric.name)
-        errors = len(sweep.at(method, point)) - len(values)
+        errors = sum(entry["status"] == "error" for entry in sweep.at(method, point))
         if not values:
             entries.append(Entry(None, errors=errors))
             continue

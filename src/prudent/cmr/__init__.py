@@ -8,7 +8,16 @@ from prudent.cmr._base import MomentError, MomentEstimator
 from prudent.cmr._dmlcmr import DMLCMR, Defaults, FitReport, Strength
 from prudent.cmr._images import ImageFeatures
 
-__all__ = ["DMLCMR", "Defaults", "FitReport", "ImageFeatures", "MomentError", "MomentEstimator", "Strength", "estimator_from_state"]
+__all__ = [
+    "DMLCMR",
+    "Defaults",
+    "FitReport",
+    "ImageFeatures",
+    "MomentError",
+    "MomentEstimator",
+    "Strength",
+    "estimator_from_state",
+]
 
 _SAVED = {"DMLCMR": DMLCMR}
 

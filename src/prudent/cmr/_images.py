@@ -96,7 +96,10 @@ def _describe_block(pixels: Matrix, shape: tuple[int, int, int]) -> Matrix:
 
     image = pixels.reshape(-1, *shape).astype(np.float32)
     step = [size / N_CELLS if size >= N_CELLS else 1.0 for size in shape[:2]]
-    places = [np.unique(((np.arange(N_CELLS) + 0.5) * s).astype(int).clip(0, n - 1)) for s, n in zip(step, shape, strict=False)]
+    places = [
+        np.unique(((np.arange(N_CELLS) + 0.5) * s).astype(int).clip(0, n - 1))
+        for s, n in zip(step, shape, strict=False)
+    ]
     around = (0.0, step[0] / 2, step[1] / 2)
 
     def cells(plane: np.ndarray) -> np.ndarray:

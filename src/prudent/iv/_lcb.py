@@ -35,9 +35,7 @@ class OfflineBandit(BaseEstimator, abc.ABC):
         self.beta = beta
         self.seed = seed
 
-    def fit(
-        self, *, outcome: Any, action: Any, context: Any, instruments: Any = None, actions: Any = None
-    ) -> Self:
+    def fit(self, *, outcome: Any, action: Any, context: Any, instruments: Any = None, actions: Any = None) -> Self:
         """Fit on a log of contexts, actions and outcomes, one row each.
 
         Parameters

@@ -62,7 +62,9 @@ class GradientNetwork:
         if not settings.widths:
             raise ValueError("widths must name at least one hidden layer, got ().")
         networks = stack_networks(
-            lambda key: LayerNormMLP(x.shape[1], n_arms, tuple(settings.widths), key=key), 1, jax.random.key(settings.seed)
+            lambda key: LayerNormMLP(x.shape[1], n_arms, tuple(settings.widths), key=key),
+            1,
+            jax.random.key(settings.seed),
         )
         data = {"x": x.astype(np.float32), "arm": arm.astype(np.int32), "y": y.astype(np.float32)}
         config = TrainConfig(
@@ -88,9 +90,7 @@ class GradientNetwork:
         rows = []
         for start in range(0, len(x), _BLOCK):
             part = slice(start, start + _BLOCK)
-            rows.append(
-                np.asarray(_gradients(self.network, jnp.asarray(x[part], jnp.float32), jnp.asarray(arm[part])))
-            )
+            rows.append(np.asarray(_gradients(self.network, jnp.asarray(x[part], jnp.float32), jnp.asarray(arm[part]))))
         return np.concatenate(rows).astype(float) / self.width**0.5
 
 

@@ -143,9 +143,7 @@ class Suboptimality:
     n_contexts: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.value:.4g} (standard error {self.standard_error:.2g}): reward {self.reward:.4g} of {self.optimum:.4g}"
-        )
+        return f"{self.value:.4g} (standard error {self.standard_error:.2g}): reward {self.reward:.4g} of {self.optimum:.4g}"
 
 
 def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Suboptimality:

@@ -348,7 +348,5 @@ def _patches(image: Float[Array, "n h w i"]) -> Float[Array, "n h2 w2 j"]:
     height, width = image.shape[1:3]
     padded = jnp.pad(image, ((0, 0), (1, 1 + height % 2), (1, 1 + width % 2), (0, 0)))
     rows, columns = -(-height // 2), -(-width // 2)
-    shifted = [
-        padded[:, i : i + 2 * rows - 1 : 2, j : j + 2 * columns - 1 : 2] for i in range(3) for j in range(3)
-    ]
+    shifted = [padded[:, i : i + 2 * rows - 1 : 2, j : j + 2 * columns - 1 : 2] for i in range(3) for j in range(3)]
     return jnp.concatenate(shifted, axis=-1)
