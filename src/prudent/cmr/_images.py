@@ -1,8 +1,8 @@
 """A few numbers that describe an image: what it shows where, without looking at outcomes.
 
-Histograms of edge directions (Dalal and Triggs, 2005) in a grid of 7 x 7 overlapping cells, and the mean brightness of every
-cell, reduced to leading principal components. They are learnt from the images alone, so that cross-fitting is not needed for
-them, and a few thousand noisy outcomes suffice for a network on top of them where they do not for one on pixels.
+Histograms of edge directions (Dalal and Triggs, 2005) in a grid of 7 x 7 overlapping cells, and the mean brightness of
+every cell, reduced to leading principal components. They are learnt from the images alone, so that cross-fitting is not
+needed for them, and a network on top of them learns from fewer noisy outcomes than one on pixels.
 """
 
 import dataclasses

@@ -67,7 +67,7 @@ def make_pricing(n: int, *, seed: int = 0, confounding: float = CONFOUNDING) -> 
 
 
 def pricing_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The test grid: (price, context, true profit) at 20 prices in [-3, 3] x 20 seasons x 7 wealths x members or not."""
+    """The test grid: (price, context, true profit) at 20 prices x 20 seasons x 7 wealths x members or not."""
     axes = (np.linspace(*ACTION_RANGE, 20), np.linspace(0, 1, 20), np.linspace(-1, 1, 7), np.array([0.0, 1.0]))
     price, *context = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
     contexts = np.column_stack(context)

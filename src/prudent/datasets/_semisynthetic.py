@@ -5,8 +5,8 @@ action  t = b_z + sum_i c_{z,i} x_i + 0.2 u + N(0, 0.1)
 effect  v = -1.5 t + 0.9 t^2 + (2/6) sum_i x_i - |x_1 x_2| - sin(10 + x_3^2)
 outcome y = v + 2 u + N(0, 0.1)
 
-N(m, s) has standard deviation s. Outcome and effect are then shifted and scaled by the mean and standard deviation of the
-outcomes of the training part. Rows are shuffled and split 63 / 27 / 10 % into training, validation and test parts.
+N(m, s) has standard deviation s. Outcome and effect are then shifted and scaled by the mean and standard deviation of
+the outcomes of the training part. Rows are shuffled and split 63 / 27 / 10 % into training, validation and test parts.
 Published errors under this design are those of the validation part.
 """
 

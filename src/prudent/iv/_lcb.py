@@ -26,7 +26,7 @@ _BLOCK = 20_000
 class OfflineBandit(BaseEstimator, abc.ABC):
     """What the five share: levels of the action, standard units, and the choice of the largest score.
 
-    Subclasses implement ``_fit(x, arm, y, rng)`` and ``_scores(x) -> (rows, arms)`` in standard units, where ``x`` has a
+    Subclasses implement ``_fit(x, arm, y)`` and ``_scores(x) -> (rows, arms)`` in standard units, where ``x`` has a
     leading column of ones.
     """
 

@@ -143,7 +143,8 @@ class Suboptimality:
     n_contexts: int
 
     def __str__(self) -> str:
-        return f"{self.value:.4g} (standard error {self.standard_error:.2g}): reward {self.reward:.4g} of {self.optimum:.4g}"
+        loss = f"{self.value:.4g} (standard error {self.standard_error:.2g})"
+        return f"{loss}: reward {self.reward:.4g} of {self.optimum:.4g}"
 
 
 def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Suboptimality:

@@ -107,7 +107,7 @@ class IVRegression:
             coded = roles["action"].categorical_positions
             found = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}
             estimator = estimator.set_params(discrete=tuple(sorted(found | coded)))
-        if isinstance(estimator, DMLCMR) and self.image_ is not None:
+        if self.image_ is not None:
             estimator = _embed_others(estimator, x, c, self.image_.n_features, roles["action"].width)
         self.estimator_ = estimator.fit(matrices["outcome"], x, c, seed=int(self.seed), groups=groups)
         self.roles_ = roles
@@ -263,10 +263,15 @@ class IVRegression:
         return self.context_
 
 
-def _embed_others(estimator: DMLCMR, x: np.ndarray, c: np.ndarray, n_features: int, n_actions: int) -> DMLCMR:
-    """Default networks for tables with image features: waves for the numeric columns, none for actions and features."""
+def _embed_others(estimator: Any, x: np.ndarray, c: np.ndarray, n_features: int, n_actions: int) -> Any:
+    """Default networks for tables with image features: waves for the numeric columns, none for actions and features.
+
+    Estimators left to themselves would count the features among the numeric columns, find too many, and embed none.
+    """
     from prudent.nn import TabularSpec
 
+    if "nuisance_network" not in estimator.get_params(deep=False):
+        return estimator
     for name, matrix, skip in (("network", x, n_actions), ("nuisance_network", c, 0)):
         if getattr(estimator, name) is None:
             embed = tuple(j for j in numeric_columns(matrix[:, :-n_features]) if j >= skip)

@@ -1,4 +1,4 @@
-"""The demand design of Hartford et al. (2017), normalised convention: error of f, rewards, weak instruments, trees, images.
+"""The demand design of Hartford et al. (2017), normalised convention: errors, rewards, weak instruments, trees, images.
 
 Policies choose among 61 prices from -3 to 3 (normalised) and are judged by the true sales in 10,000 fresh contexts. The
 lowest price is best in every context of the design, so that rewards say little; ``iv/context`` says more.
