@@ -263,6 +263,13 @@ def start_at_linear(network: Any, weight: Array, bias: Array, noise: Array) -> A
         return eqx.tree_at(lambda n: n.body, network, start_at_linear(network.body, weight, bias, noise))
     if isinstance(network, MLP):
         return eqx.tree_at(lambda n: (n.free_skip, n.free_bias), network, (weight, bias))
+    if isinstance(network, ImageNetwork):
+        # The columns beside the image are the last inputs of the body; pixels have no linear map.
+        columns = network.other_columns(weight.shape[-2])
+        n_others = columns.stop - columns.start
+        skip = network.body.free_skip
+        skip = skip.at[..., skip.shape[-2] - n_others :, :].set(weight[..., columns, :])
+        return eqx.tree_at(lambda n: (n.body.free_skip, n.body.free_bias), network, (skip, bias))
     return network
 
 
@@ -320,12 +327,16 @@ class ImageNetwork(eqx.Module):
         self.shape = shape
         self.is_last = is_last
 
+    def other_columns(self, in_size: int) -> slice:
+        """The columns beside the image."""
+        n_pixels = self.shape[0] * self.shape[1] * self.shape[2]
+        return slice(0, in_size - n_pixels) if self.is_last else slice(n_pixels, in_size)
+
     def _features(self, x: Float[Array, "*n i"]) -> Float[Array, "*n j"]:
         rows = x.reshape(-1, x.shape[-1])
-        n_pixels = self.shape[0] * self.shape[1] * self.shape[2]
-        cut = rows.shape[-1] - n_pixels if self.is_last else n_pixels
-        first, second = rows[:, :cut], rows[:, cut:]
-        image, others = (second, first) if self.is_last else (first, second)
+        beside = self.other_columns(rows.shape[-1])
+        others = rows[:, beside]
+        image = rows[:, beside.stop :] if self.is_last else rows[:, : beside.start]
         image = image.reshape(-1, *self.shape)
         for kernel, offset in zip(self.kernels, self.offsets, strict=True):
             image = jax.nn.relu(_patches(image) @ kernel + offset)
@@ -343,7 +354,7 @@ class ImageNetwork(eqx.Module):
 def _patches(image: Float[Array, "n h w i"]) -> Float[Array, "n h2 w2 j"]:
     """3 x 3 patches at every second pixel, zero-padded: a convolution of stride 2 is a matrix product with them.
 
-    A stack of networks turns JAX's convolution into a grouped one, which the CPU backend runs hundreds of times slower.
+    A stack of networks turns a convolution into a grouped one, for which the CPU backend has no fast code.
     """
     height, width = image.shape[1:3]
     padded = jnp.pad(image, ((0, 0), (1, 1 + height % 2), (1, 1 + width % 2), (0, 0)))
