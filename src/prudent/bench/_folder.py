@@ -26,10 +26,10 @@ class Sweep:
     def values(self, method: str, point: dict, metric: str) -> list:
         """A metric of the successful runs of a method at a grid point, by seed.
 
-        Runs from before the experiment had the metric are left out.
+        Runs recorded before the metric was added to the definition are passed over.
         """
-        done = [entry["metrics"] for entry in self.at(method, point) if entry["status"] == "ok"]
-        return [metrics[metric] for metrics in done if metric in metrics]
+        found = [entry["metrics"] for entry in self.at(method, point) if entry["status"] == "ok"]
+        return [metrics[metric] for metrics in found if metric in metrics]
 
     def missing(self) -> list[Cell]:
         return [cell for cell in self.experiment.cells() if cell.key not in self.results]
