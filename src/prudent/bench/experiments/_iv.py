@@ -22,7 +22,7 @@ ESTIMATORS: dict[str, Method] = {
             label="DML-CMR",
             settings={"estimator": "DMLCMR", "n_folds": 10},
             quick=_DML_QUICK,
-            seconds=70,
+            seconds=90,
             quick_seconds=25,
         ),
         Method(
@@ -30,7 +30,7 @@ ESTIMATORS: dict[str, Method] = {
             label="CE-DML-CMR",
             settings={"estimator": "DMLCMR", "n_folds": 1},
             quick={"n_repeats": 2, "contexts": 300},
-            seconds=40,
+            seconds=45,
             quick_seconds=15,
         ),
         Method(

@@ -137,6 +137,7 @@ weak = Experiment(
     methods=tuple(ESTIMATORS.values()),
     grid={"iv_strength": _STRENGTHS},
     runs=20,
+    statistic="mean",
     budget={"n": 5000},
     metrics=(_MSE, _SECONDS),
     references=(
@@ -186,6 +187,7 @@ trees = Experiment(
     ),
     grid={"n": _TREE_SIZES},
     runs=20,
+    statistic="mean",
     metrics=(_MSE, _SECONDS),
     references=(
         target("forest-dml", "published DML-CMR, forests", _by_tree_size(0.1689, 0.1067, 0.0657), _TABLE),
