@@ -118,6 +118,8 @@ def test_network_gradients_agree_with_finite_differences():
     import equinox as eqx
     import jax
 
+    from prudent.iv._lcb_network import GradientNetwork
+
     bandit = NeuraLCB(n_steps=50, widths=(6, 5)).fit(**_log(100, seed=4), actions=[0, 1, 2])
     x = np.array([[1.0, 0.3, -0.8]])
     gradient = bandit.network_.gradients(x, np.array([2]))[0] * 6**0.5
@@ -127,8 +129,8 @@ def test_network_gradients_agree_with_finite_differences():
 
     def value(weights):
         parts = np.split(weights, np.cumsum([leaf.size for leaf in leaves])[:-1])
-        shaped = [np.asarray(p.reshape(leaf.shape), np.float32) for p, leaf in zip(parts, leaves, strict=True)]
-        return float(jax.tree.unflatten(tree, shaped)(x[0].astype(np.float32), 2))
+        shaped = [jax.numpy.asarray(p.reshape(leaf.shape), "float32") for p, leaf in zip(parts, leaves, strict=True)]
+        return GradientNetwork(jax.tree.unflatten(tree, shaped), 6).values(x, np.array([2]))[0]
 
     for j in np.argsort(-np.abs(gradient))[:5]:
         step = np.zeros_like(flat)

@@ -67,7 +67,8 @@ class OfflineBandit(BaseEstimator, abc.ABC):
 
     def act(self, context: Any, instruments: Any = None) -> np.ndarray:
         """The chosen level of the action for every context, (n,)."""
-        return self.actions_[np.argmax(self.scores(context, instruments), axis=1)]
+        best = np.argmax(self.scores(context, instruments), axis=1)
+        return self.actions_[best]
 
     def scores(self, context: Any, instruments: Any = None) -> np.ndarray:
         """Estimate less ``beta`` times its uncertainty for every context and level, in the units of the outcome."""
