@@ -81,8 +81,9 @@ def _load(source: str, folder: str) -> DigitImages:
     if source == "digits":
         from sklearn.datasets import load_digits
 
-        bunch = load_digits()
-        images, labels = np.asarray(bunch["images"]).astype(np.uint8), np.asarray(bunch["target"])
+        pixels, labels = load_digits(return_X_y=True)
+        images = np.asarray(pixels).reshape(-1, 8, 8).astype(np.uint8)
+        labels = np.asarray(labels)
         cut = len(images) - _N_TEST_DIGITS
         return DigitImages(
             "digits",

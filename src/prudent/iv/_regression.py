@@ -15,8 +15,8 @@ from sklearn.base import clone
 from prudent.cmr import DMLCMR, ImageFeatures, MomentEstimator
 from prudent.cmr._arrays import as_matrix, is_discrete, numeric_columns
 from prudent.cmr._base import check_seed
-from prudent.cmr._dmlcmr import MAX_EMBEDDED
 from prudent.cmr._images import check_shape
+from prudent.cmr._neural import MAX_EMBEDDED
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
 from prudent.iv._policy import Policy, PolicyValue
@@ -102,7 +102,7 @@ class IVRegression:
             )
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
-        if isinstance(estimator, DMLCMR) and estimator.discrete == "auto":
+        if isinstance(getattr(estimator, "discrete", None), str) and estimator.discrete == "auto":
             # Indicators of a categorical action are discrete however rare a level is.
             coded = roles["action"].categorical_positions
             found = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}

@@ -100,7 +100,7 @@ def fit(task: Task, data: "Design", **changes: Any) -> "tuple[IVRegression, floa
     from prudent import IVRegression, cmr
 
     # Settings come through JSON, which has no tuples.
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in (task.settings | changes).items()}
+    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in (task.settings | changes).items()}
     settings.pop("contexts", None)
     estimator = getattr(cmr, settings.pop("estimator"))(**settings)
     start = time.perf_counter()

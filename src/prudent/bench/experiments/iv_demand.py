@@ -62,7 +62,8 @@ def _reward(model, data, count: int, *, shifted: bool) -> float:
     import numpy as np
 
     contexts = data.contexts(count, seed=CONTEXT_SEED, shifted=shifted)
-    policy = model.policy(list(np.linspace(*data.action_range, 61)))
+    low, high = data.action_range
+    policy = model.policy(list(np.linspace(low, high, 61)))
     return float(np.mean(data.truth(policy.act(contexts), contexts)))
 
 
