@@ -107,5 +107,35 @@ def test_bad_specifications_say_what_is_wrong():
         nn.TabularSpec(dropout_rate=1.5)(2, 1, key=jax.random.key(0))
     with pytest.raises(ValueError, match="needs 784 columns, got 10"):
         nn.ImageSpec()(10, 1, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="place must be 'first' or 'last', got 'middle'"):
+        nn.ImageSpec(place="middle")(784, 1, key=jax.random.key(0))
     with pytest.raises(TypeError, match=r"Only models with a network specification of prudent\.nn"):
         nn.spec_to_json(lambda *_: None)
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 2), (7, 8, 1)])
+def test_patches_times_a_kernel_are_a_convolution(shape):
+    from prudent.nn._networks import _patches
+
+    rng = np.random.default_rng(0)
+    image, kernel = rng.normal(size=(4, *shape)).astype(np.float32), rng.normal(size=(3, 3, shape[2], 5))
+    kernel = kernel.astype(np.float32)
+    expected = jax.lax.conv_general_dilated(
+        image,
+        kernel,
+        (2, 2),
+        [(1, 1 + shape[0] % 2), (1, 1 + shape[1] % 2)],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    ours = _patches(jnp.asarray(image)) @ kernel.reshape(-1, 5)
+    np.testing.assert_allclose(ours, expected[:, : ours.shape[1], : ours.shape[2]], rtol=1e-4, atol=1e-4)
+
+
+def test_image_may_come_first_or_last():
+    x = np.random.default_rng(0).normal(size=(3, 22)).astype(np.float32)
+    first, last = (
+        nn.ImageSpec((4, 5, 1), channels=(2,), widths=(4,), place=place)(22, 1, key=jax.random.key(0))
+        for place in ("first", "last")
+    )
+    moved = np.hstack([x[:, 20:], x[:, :20]])
+    np.testing.assert_allclose(first._features(jnp.asarray(x)), last._features(jnp.asarray(moved)), rtol=1e-6)

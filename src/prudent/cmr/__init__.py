@@ -10,6 +10,7 @@ from prudent.cmr._deepgmm import DeepGMM
 from prudent.cmr._deepiv import DeepIV
 from prudent.cmr._dfiv import DFIV
 from prudent.cmr._dmlcmr import DMLCMR, Defaults, FitReport, Strength
+from prudent.cmr._images import ImageFeatures
 from prudent.cmr._kernelcmr import KernelCMR
 from prudent.cmr._kerneliv import KernelIV
 from prudent.cmr._treecmr import TreeCMR
@@ -24,6 +25,7 @@ __all__ = [
     "DeepIV",
     "Defaults",
     "FitReport",
+    "ImageFeatures",
     "KernelCMR",
     "KernelIV",
     "MomentError",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, numeric_columns
+from prudent.cmr._arrays import Matrix, Scaler, image_columns, numeric_columns
 from prudent.cmr._base import MomentError, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.cmr._neural import (
@@ -179,8 +179,8 @@ class DMLCMR(NeuralEstimator):
         decay_guess = None if self.train else defaults.decay_guess
         seeds = [int(s) for s in rng.integers(2**31 - 2, size=3)]
 
-        c_standard = Scaler.of(c).forward(c)
         nuisance_network = choose_network(self.nuisance_network, numeric_columns(c))
+        c_standard = Scaler.of(c, together=image_columns(nuisance_network, c.shape[1])).forward(c)
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
         discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._arrays import Matrix, Scaler, image_columns
 from prudent.cmr._law import Nodes
 from prudent.nn import (
     NetworkSpec,
@@ -153,7 +153,7 @@ def fit_second_stage(
     slots : tuple of int
         Position in (modelled, known) of every column of x.
     """
-    x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
+    x_scaler, y_scaler = Scaler.of(x, together=image_columns(network, x.shape[1])), Scaler.of(y)
     data = score_arrays(parts, slots, x_scaler, y_scaler)
     ends = np.cumsum([len(part.s) for part in parts])
     blocks = [np.arange(end - len(part.s), end) for part, end in zip(parts, ends, strict=True)]

@@ -309,6 +309,13 @@ def start_at_linear(network: Any, weight: Array, bias: Array, noise: Array) -> A
         return eqx.tree_at(lambda n: n.body, network, start_at_linear(network.body, weight, bias, noise))
     if isinstance(network, MLP):
         return eqx.tree_at(lambda n: (n.free_skip, n.free_bias), network, (weight, bias))
+    if isinstance(network, ImageNetwork):
+        # The columns beside the image are the last inputs of the body; pixels have no linear map.
+        columns = network.other_columns(weight.shape[-2])
+        n_others = columns.stop - columns.start
+        skip = network.body.free_skip
+        skip = skip.at[..., skip.shape[-2] - n_others :, :].set(weight[..., columns, :])
+        return eqx.tree_at(lambda n: (n.body.free_skip, n.body.free_bias), network, (skip, bias))
     return network
 
 
@@ -336,14 +343,15 @@ class Categorical(eqx.Module):
 class ImageNetwork(eqx.Module):
     """Convolutions over the pixel columns, then a perceptron over image features and all other columns.
 
-    The first ``prod(shape)`` columns are the image, row by row and channels last; the others (price, time, ...) join
-    after the convolutions.
+    The first (or last) ``prod(shape)`` columns are the image, row by row and channels last; the others (price, time,
+    ...) join after the convolutions.
     """
 
-    kernels: tuple[Float[Array, "h w i o"], ...]
+    kernels: tuple[Float[Array, "i o"], ...]
     offsets: tuple[Float[Array, " o"], ...]
     body: MLP
     shape: tuple[int, int, int] = eqx.field(static=True)
+    is_last: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -353,6 +361,7 @@ class ImageNetwork(eqx.Module):
         channels: tuple[int, ...],
         widths: tuple[int, ...],
         *,
+        is_last: bool = False,
         activation: str,
         dropout_rate: float,
         key: PRNGKeyArray,
@@ -366,7 +375,7 @@ class ImageNetwork(eqx.Module):
         body_key, *keys = jax.random.split(key, len(channels) + 1)
         sizes = (depth, *channels)
         self.kernels = tuple(
-            gaussian(k, (3, 3, i, o), (2 / (9 * i)) ** 0.5) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
+            gaussian(k, (9 * i, o), (2 / (9 * i)) ** 0.5) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
         )
         self.offsets = tuple(jnp.zeros(o) for o in channels)
         for _ in channels:
@@ -374,17 +383,22 @@ class ImageNetwork(eqx.Module):
         features = height * width * sizes[-1] + in_size - shape[0] * shape[1] * shape[2]
         self.body = MLP(features, out_size, widths, activation=activation, dropout_rate=dropout_rate, key=body_key)
         self.shape = shape
+        self.is_last = is_last
+
+    def other_columns(self, in_size: int) -> slice:
+        """The columns beside the image."""
+        n_pixels = self.shape[0] * self.shape[1] * self.shape[2]
+        return slice(0, in_size - n_pixels) if self.is_last else slice(n_pixels, in_size)
 
     def _features(self, x: Float[Array, "*n i"]) -> Float[Array, "*n j"]:
         rows = x.reshape(-1, x.shape[-1])
-        n_pixels = self.shape[0] * self.shape[1] * self.shape[2]
-        image = rows[:, :n_pixels].reshape(-1, *self.shape)
+        beside = self.other_columns(rows.shape[-1])
+        others = rows[:, beside]
+        image = rows[:, beside.stop :] if self.is_last else rows[:, : beside.start]
+        image = image.reshape(-1, *self.shape)
         for kernel, offset in zip(self.kernels, self.offsets, strict=True):
-            image = jax.lax.conv_general_dilated(
-                image, kernel, window_strides=(2, 2), padding="SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
-            image = jax.nn.relu(image + offset)
-        features = jnp.concatenate([image.reshape(len(rows), -1), rows[:, n_pixels:]], axis=-1)
+            image = jax.nn.relu(_patches(image) @ kernel + offset)
+        features = jnp.concatenate([image.reshape(len(rows), -1), others], axis=-1)
         return features.reshape(*x.shape[:-1], -1)
 
     def hidden(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n h"]:
@@ -393,3 +407,15 @@ class ImageNetwork(eqx.Module):
 
     def __call__(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n o"]:
         return self.body(self._features(x), key=key)
+
+
+def _patches(image: Float[Array, "n h w i"]) -> Float[Array, "n h2 w2 j"]:
+    """3 x 3 patches at every second pixel, zero-padded: a convolution of stride 2 is a matrix product with them.
+
+    A stack of networks turns a convolution into a grouped one, for which the CPU backend has no fast code.
+    """
+    height, width = image.shape[1:3]
+    padded = jnp.pad(image, ((0, 0), (1, 1 + height % 2), (1, 1 + width % 2), (0, 0)))
+    rows, columns = -(-height // 2), -(-width // 2)
+    shifted = [padded[:, i : i + 2 * rows - 1 : 2, j : j + 2 * columns - 1 : 2] for i in range(3) for j in range(3)]
+    return jnp.concatenate(shifted, axis=-1)

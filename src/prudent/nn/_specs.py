@@ -77,26 +77,39 @@ class TabularSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
-    """Convolutional features of the first ``prod(shape)`` columns, joined with the remaining columns."""
+    """Convolutional features of the first or last ``prod(shape)`` columns, joined with the remaining columns.
+
+    ``place="last"`` suits a context that ends with an image: in ``IVRegression`` the context stands behind the action
+    and behind the instruments.
+    """
 
     shape: tuple[int, int, int] = (28, 28, 1)
     channels: tuple[int, ...] = (16, 32)
     widths: tuple[int, ...] = (128, 64)
     activation: str = "silu"
     dropout_rate: float = 0.1
+    place: str = "first"
 
     def __call__(self, in_size: int, out_size: int, *, key: PRNGKeyArray) -> Network:
         _check(self)
+        if self.place not in ("first", "last"):
+            raise ValueError(f"place must be 'first' or 'last', got {self.place!r}.")
         return ImageNetwork(
             in_size,
             out_size,
             self.shape,
             self.channels,
             self.widths,
+            is_last=self.place == "last",
             activation=self.activation,
             dropout_rate=self.dropout_rate,
             key=key,
         )
+
+    def image_columns(self, in_size: int) -> slice:
+        """Where the image stands among ``in_size`` columns."""
+        n_pixels = self.shape[0] * self.shape[1] * self.shape[2]
+        return slice(in_size - n_pixels, in_size) if self.place == "last" else slice(0, n_pixels)
 
 
 @dataclasses.dataclass(frozen=True)
