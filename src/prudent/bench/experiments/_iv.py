@@ -6,13 +6,16 @@ from prudent.bench._definition import Method, Reference, Scalar, Task
 
 if TYPE_CHECKING:
     from prudent import IVRegression
+    from prudent.cmr import MomentEstimator
     from prudent.datasets import Design
 
 N_CONTEXTS = 10_000
 # Seed of the contexts on which policies are judged: the same for all cells, and none of the runs' seeds.
 CONTEXT_SEED = 10**6
 
-_DML_QUICK = {"n_folds": 2, "n_repeats": 1, "contexts": 300}
+# What quick runs show outside of iv/demand: every new shape of data compiles the networks again.
+QUICK_METHODS = ("ce-dml-cmr", "kernel-cmr", "2sls")
+_QUICK = {"brief": True, "contexts": 300}
 # Estimator settings, seconds of a full and of a quick cell (n of a few thousand, one core).
 ESTIMATORS: dict[str, Method] = {
     method.name: method
@@ -21,7 +24,7 @@ ESTIMATORS: dict[str, Method] = {
             name="dml-cmr",
             label="DML-CMR",
             settings={"estimator": "DMLCMR", "n_folds": 10},
-            quick=_DML_QUICK,
+            quick={"n_folds": 2, "n_repeats": 1, "n_functions": 1, **_QUICK},
             seconds=90,
             quick_seconds=25,
         ),
@@ -29,7 +32,7 @@ ESTIMATORS: dict[str, Method] = {
             name="ce-dml-cmr",
             label="CE-DML-CMR",
             settings={"estimator": "DMLCMR", "n_folds": 1},
-            quick={"n_repeats": 2, "contexts": 300},
+            quick={"n_repeats": 1, "n_functions": 1, **_QUICK},
             seconds=45,
             quick_seconds=15,
         ),
@@ -37,7 +40,7 @@ ESTIMATORS: dict[str, Method] = {
             name="kernel-cmr",
             label="KernelCMR",
             settings={"estimator": "KernelCMR", "n_folds": 10},
-            quick={"n_folds": 2, "n_landmarks": 200, "contexts": 300},
+            quick={"n_folds": 2, "n_landmarks": 200, **_QUICK},
             seconds=40,
             quick_seconds=5,
         ),
@@ -45,7 +48,7 @@ ESTIMATORS: dict[str, Method] = {
             name="deepiv",
             label="DeepIV",
             settings={"estimator": "DeepIV"},
-            quick={"n_repeats": 1, "n_functions": 1, "contexts": 300},
+            quick={"n_repeats": 1, "n_functions": 1, **_QUICK},
             seconds=40,
             quick_seconds=15,
         ),
@@ -53,7 +56,7 @@ ESTIMATORS: dict[str, Method] = {
             name="dfiv",
             label="DFIV",
             settings={"estimator": "DFIV"},
-            quick={"n_functions": 1, "contexts": 300},
+            quick={"n_functions": 1, **_QUICK},
             seconds=60,
             quick_seconds=20,
         ),
@@ -61,7 +64,7 @@ ESTIMATORS: dict[str, Method] = {
             name="deepgmm",
             label="DeepGMM",
             settings={"estimator": "DeepGMM"},
-            quick={"n_functions": 1, "learning_rates": [1e-3], "contexts": 300},
+            quick={"n_functions": 1, "learning_rates": [1e-3], **_QUICK},
             seconds=60,
             quick_seconds=20,
         ),
@@ -69,7 +72,7 @@ ESTIMATORS: dict[str, Method] = {
             name="kiv",
             label="KernelIV",
             settings={"estimator": "KernelIV"},
-            quick={"n_features": 200, "contexts": 300},
+            quick={"n_features": 200, **_QUICK},
             seconds=30,
             quick_seconds=5,
         ),
@@ -77,7 +80,7 @@ ESTIMATORS: dict[str, Method] = {
             name="control",
             label="Control function",
             settings={"estimator": "ControlFunction"},
-            quick={"n_landmarks": 200, "contexts": 300},
+            quick={"n_landmarks": 200, **_QUICK},
             seconds=30,
             quick_seconds=5,
         ),
@@ -85,7 +88,7 @@ ESTIMATORS: dict[str, Method] = {
             name="2sls",
             label="2SLS",
             settings={"estimator": "TwoStageLeastSquares"},
-            quick={"contexts": 300},
+            quick=_QUICK,
             seconds=5,
             quick_seconds=2,
         ),
@@ -97,15 +100,28 @@ def fit(task: Task, data: "Design", **changes: Any) -> "tuple[IVRegression, floa
     """Fit the cell's estimator on ``data``; the model and the seconds it took. ``changes`` are settings of its own."""
     import time
 
-    from prudent import IVRegression, cmr
+    from prudent import IVRegression
 
-    # Settings come through JSON, which has no tuples.
-    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in (task.settings | changes).items()}
-    settings.pop("contexts", None)
-    estimator = getattr(cmr, settings.pop("estimator"))(**settings)
+    estimator = make_estimator(task.settings | changes)
     start = time.perf_counter()
     model = IVRegression(estimator, seed=task.seed).fit(**data.roles())
     return model, time.perf_counter() - start
+
+
+def make_estimator(settings: dict[str, Any]) -> "MomentEstimator":
+    """The estimator that settings name; ``brief`` settings train its networks for a moment only."""
+    from prudent import cmr
+
+    # Settings come through JSON, which has no tuples.
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    settings.pop("contexts", None)
+    kind = getattr(cmr, settings.pop("estimator"))
+    if settings.pop("brief", False):
+        from prudent.nn import TrainConfig
+
+        training = TrainConfig(weight_decay=0.3, batch_size=64, max_steps=300, evaluate_every=100)
+        settings |= {name: training for name in ("train", "function_train") if name in kind().get_params()}
+    return kind(**settings)
 
 
 def n_contexts(task: Task) -> int:

@@ -7,7 +7,16 @@ lowest price is best in every context of the design, so that rewards say little;
 from dataclasses import replace
 
 from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
-from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, by, fit, n_contexts, published, target
+from prudent.bench.experiments._iv import (
+    CONTEXT_SEED,
+    ESTIMATORS,
+    QUICK_METHODS,
+    by,
+    fit,
+    n_contexts,
+    published,
+    target,
+)
 
 _SIZES = (1000, 2000, 5000, 10000)
 _FIGURE = "published values are medians read off the figures of the released DML-CMR code (±3 %)"
@@ -152,7 +161,7 @@ weak = Experiment(
         target("kiv", "published KIV", _by_strength(0.2312, 0.3149, 0.4275, 0.6646, 0.8099, 1.226), _TABLE),
     ),
     figures=(Figure(kind="lines", x="iv_strength", y="mse", log_y=True),),
-    quick=Quick(runs=1, grid={"iv_strength": (1.0, 0.2)}, budget={"n": 1000}),
+    quick=Quick(runs=1, grid={"iv_strength": (1.0, 0.2)}, budget={"n": 1000}, methods=QUICK_METHODS),
 )
 
 _TREE_SIZES = (2000, 5000, 10000)
@@ -199,7 +208,7 @@ trees = Experiment(
         target("boosting-deepiv", "published DeepIV, boosting", _by_tree_size(0.2052, 0.1020, 0.1017), _TABLE),
     ),
     figures=(Figure(kind="boxes", x="n", y="mse", log_y=True),),
-    quick=Quick(runs=1, grid={"n": (2000,)}),
+    quick=Quick(runs=1, grid={"n": (500,)}, methods=("forest-ce", "boosting-ce")),
 )
 
 _IMAGE_METHODS = ("dml-cmr", "ce-dml-cmr", "kernel-cmr", "deepiv", "dfiv", "deepgmm", "kiv")
@@ -227,5 +236,5 @@ images = Experiment(
         published("DeepGMM", _by_size(1.19, 1.07, 0.75, 0.69), _FIGURE, method="deepgmm"),
     ),
     figures=(Figure(kind="boxes", x="n", y="mse", log_y=True),),
-    quick=Quick(runs=1, grid={"n": (500,)}, budget={"images": "digits"}),
+    quick=Quick(runs=1, grid={"n": (500,)}, budget={"images": "digits"}, methods=("ce-dml-cmr",)),
 )

@@ -1,7 +1,7 @@
 """Policies: a design whose best action depends on the context, and bandits that ignore the instrument."""
 
 from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
-from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, by, fit
+from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, QUICK_METHODS, by, fit
 
 _MODULE = "prudent.bench.experiments.iv_policies"
 _SIZES = (1000, 2000, 5000, 10000)
@@ -125,7 +125,7 @@ context = Experiment(
         ),
     ),
     figures=(Figure(kind="lines", x="n", y="suboptimality", log_x=True, log_y=True),),
-    quick=Quick(runs=1, grid={"n": (1000,)}, budget={"contexts": 300}),
+    quick=Quick(runs=1, grid={"n": (1000,)}, budget={"contexts": 300}, methods=(*QUICK_METHODS, "linlcb", "random")),
 )
 
 bandit = Experiment(
@@ -154,5 +154,5 @@ bandit = Experiment(
         ),
     ),
     figures=(Figure(kind="boxes", x="n", y="reward"),),
-    quick=Quick(runs=1, grid={"n": (1000,)}, budget={"contexts": 300}),
+    quick=Quick(runs=1, grid={"n": (1000,)}, budget={"contexts": 300}, methods=("linlcb", "kernlcb", "random")),
 )

@@ -17,7 +17,7 @@ _DEFAULT = 2
 def run_cell(task: Task) -> dict[str, Any]:
     """Tune one hyper-parameter of both stages; compare what the data choose with what the truth would have chosen."""
     from prudent import datasets, tune
-    from prudent.cmr import DMLCMR
+    from prudent.bench.experiments._iv import make_estimator
 
     name = str(task.point["vary"])
     values = _VALUES[name][:: int(task.budget["every"])]
@@ -31,7 +31,7 @@ def run_cell(task: Task) -> dict[str, Any]:
         return float(np.mean((f.predict(np.hstack([action, context]))[:, 0] - truth) ** 2))
 
     result = tune(
-        DMLCMR(**task.settings),
+        make_estimator({"estimator": "DMLCMR", **task.settings}),
         space,
         datasets.make_demand(int(task.budget["n"]), seed=task.seed),
         n_splits=int(task.budget["splits"]),
@@ -59,7 +59,7 @@ def _method(name: str, label: str, n_folds: int, seconds: float) -> Method:
         name=name,
         label=label,
         settings={"n_folds": n_folds},
-        quick={"n_repeats": 1, "n_folds": min(n_folds, 2)},
+        quick={"n_repeats": 1, "n_folds": min(n_folds, 2), "brief": True},
         seconds=seconds,
         quick_seconds=30,
     )
@@ -91,5 +91,10 @@ sensitivity = Experiment(
         Metric(name="nuisance_loss", label="held-out loss of the nuisances", in_tables=False),
     ),
     figures=(Figure(kind="curves", x="place", y="mse", log_y=True),),
-    quick=Quick(runs=1, grid={"vary": ("learning_rate", "dropout_rate")}, budget={"n": 500, "splits": 2, "every": 2}),
+    quick=Quick(
+        runs=1,
+        grid={"vary": ("learning_rate",)},
+        budget={"n": 500, "splits": 2, "every": 2},
+        methods=("ce-dml-cmr",),
+    ),
 )

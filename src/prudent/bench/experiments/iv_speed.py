@@ -1,7 +1,7 @@
 """How long a fit takes and how much memory it needs, per estimator and size."""
 
 from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
-from prudent.bench.experiments._iv import ESTIMATORS, by, fit
+from prudent.bench.experiments._iv import ESTIMATORS, QUICK_METHODS, by, fit
 
 _SIZES = (1000, 5000, 10_000, 20_000)
 
@@ -79,5 +79,5 @@ speed = Experiment(
         ),
     ),
     figures=(Figure(kind="lines", x="n", y="fit_seconds", log_x=True, log_y=True),),
-    quick=Quick(runs=1, grid={"n": (1000,)}),
+    quick=Quick(runs=1, grid={"n": (1000,)}, methods=QUICK_METHODS),
 )
