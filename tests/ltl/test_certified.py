@@ -231,9 +231,7 @@ def test_bounds_are_true_and_shrink_on_random_models():
         mdp, goal = random_case(rng)
         run = certify(mdp, goal, steps=int(rng.integers(50, 4000)), confidence=0.9, evaluate=False)
         c, b = run.certificate, run.bounds
-        wrong += is_wrong(
-            c.lower, ltl.check(mdp, run.policy, goal), c.policy_upper, ltl.optimum(mdp, goal), c.upper
-        )
+        wrong += is_wrong(c.lower, ltl.check(mdp, run.policy, goal), c.policy_upper, ltl.optimum(mdp, goal), c.upper)
         assert np.all(np.diff(b.lower) >= -1e-12)
         assert np.all(np.diff(b.upper) <= 1e-12)
         assert np.all(b.policy_upper <= b.upper)

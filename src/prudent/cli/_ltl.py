@@ -287,7 +287,16 @@ def _write(found: "LearningRuns", best: float, out: Path) -> None:
 
 def _show_certified(found: "CertifiedRuns", goal: str, mdp: "LabelledMDP", out: Path | None, as_json: bool) -> None:
     """Bounds as a table with the sentence that explains them; policy, bounds and visits as files."""
-    columns = ["seed", "steps", "policy at least", "policy at most", "optimum at most", "confidence", "p_min", "certified"]
+    columns = [
+        "seed",
+        "steps",
+        "policy at least",
+        "policy at most",
+        "optimum at most",
+        "confidence",
+        "p_min",
+        "certified",
+    ]
     rows = []
     for run in found.runs:
         c = run.certificate

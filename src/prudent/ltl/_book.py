@@ -16,7 +16,7 @@ from prudent.ltl._confidence import bernoulli_interval, slot_level
 # Places in ``tally``.
 N_SLOTS, N_RANKED, N_SEEN_STATES, N_STEPS, N_RESETS, CONFLICT_ROW, CONFLICT_KIND, N_OPEN, N_LETTERS = range(9)
 # Kinds of conflict between data and assumption.
-NO_CONFLICT, TOO_MANY, LATE, TOO_RARE, EMPTY = range(5)
+NO_CONFLICT, LATE, TOO_RARE, EMPTY = range(4)
 
 RECORDED, NEW_SUCCESSOR = 0, 1
 
@@ -132,8 +132,7 @@ def _add_slot(book, row, state):
     if book.certified[row] and book.tally[CONFLICT_KIND] == NO_CONFLICT:
         book.tally[CONFLICT_ROW], book.tally[CONFLICT_KIND] = row, LATE
     if book.n_seen[row] + 1 == len(book.needed):
-        if book.tally[CONFLICT_KIND] == NO_CONFLICT:
-            book.tally[CONFLICT_ROW], book.tally[CONFLICT_KIND] = row, TOO_MANY
+        # A row with 1 / p_min successors was complete, so that this is a conflict already.
         return
     book.n_seen[row] += 1
     book.slot_place[slot] = book.n_seen[row]

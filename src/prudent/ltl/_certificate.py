@@ -66,8 +66,8 @@ class Certificate:
             return f"No guarantee after {self.steps:,} steps: {self.conflict}"
         where = f", from state {self.first_state}" if self.first_state is not None else ""
         head = (
-            f"With confidence {self.confidence:.4g}, if {self.assumption}: the policy satisfies the goal with probability "
-            f"{_span(self.lower, self.policy_upper)}{where}, and no policy exceeds {_digits(self.upper)}"
+            f"With confidence {self.confidence:.4g}, if {self.assumption}: the policy satisfies the goal with "
+            f"probability {_span(self.lower, self.policy_upper)}{where}, and no policy exceeds {_digits(self.upper)}"
         )
         return f"{head}. {self.steps:,} steps; {self.reason}."
 

@@ -4,8 +4,8 @@ Each planning computes a robust lower value (of a policy that carries it), an op
 and a guess: the best policy if what was seen were all there is. Then
 
 * *verify*: if the guess is as good as the upper bound, only rows that its policy may take need proof;
-* *search*: otherwise something unknown may be better, so rows that an optimal optimist may take are tried, those with few
-  visits first;
+* *search*: otherwise something unknown may be better, so rows that an optimal optimist may take are tried, those
+  with few visits first;
 * *refine*: when all of these have proven support, only interval widths are left, and rows are sampled by what one
   more visit takes off the gap between the bounds.
 """
@@ -20,8 +20,19 @@ import scipy.sparse.linalg as spla
 from numba import njit
 
 from prudent.ltl import _explore as ex
-from prudent.ltl._book import CONFLICT_KIND, CONFLICT_ROW, LATE, N_OPEN, N_STEPS, NO_CONFLICT, TOO_MANY, TOO_RARE
-from prudent.ltl._book import grow, new_book, update_intervals
+from prudent.ltl._book import (
+    CONFLICT_KIND,
+    CONFLICT_ROW,
+    LATE,
+    N_OPEN,
+    N_SLOTS,
+    N_STEPS,
+    NO_CONFLICT,
+    TOO_RARE,
+    grow,
+    new_book,
+    update_intervals,
+)
 from prudent.ltl._confidence import SUPPORT_SHARE, concentration, most_successors, support_visits
 from prudent.ltl._interval import Arena, Table, build_arena, choice_values, group_maximum, robust_values, tabulate
 from prudent.ltl._maximise import UNKNOWN
@@ -48,8 +59,7 @@ class Wishes:
     """What exploration is asked for until the next planning."""
 
     quota: np.ndarray
-    distance: np.ndarray
-    after_reset: np.ndarray
+    scratch: ex.Scratch
     watch: bool = False
     """Whether a new successor calls for planning."""
     fresh_quota: int = 0
@@ -91,9 +101,7 @@ class Learner:
         needed = support_visits(p_min, most_successors(p_min, n_states), SUPPORT_SHARE * error / n_rows)
         self.interval_share = (1.0 - SUPPORT_SHARE) * error
         self.book = new_book(n_states, n_rows, needed)
-        self.wishes = Wishes(
-            quota=np.zeros(n_rows, np.int64), distance=np.ones(n_states), after_reset=np.zeros(1), fresh_quota=1
-        )
+        self.wishes = Wishes(quota=np.zeros(n_rows, np.int64), scratch=ex.new_scratch(n_states), fresh_quota=1)
         n_q = source.automata.next_q.shape[1]
         self.low = np.zeros((n_states + 2, n_q))
         self.high = np.ones((n_states + 2, n_q))
@@ -120,9 +128,10 @@ class Learner:
         else:
             where = f"state {self.source.name(row // n_actions)}, action {self.source.action_names[row % n_actions]!r}"
         n, most = int(self.book.visits[row]), len(self.book.needed) - 1
+        n_shown = np.count_nonzero(self.book.slot_row[: self.book.tally[N_SLOTS]] == row)
+        late = f"showed a new successor at visit {n}, after its support counted as proven"
         what = {
-            TOO_MANY: f"has more than {most} successors",
-            LATE: f"showed a new successor at visit {n}, after its support counted as proven",
+            LATE: f"has more than {most} successors" if n_shown > most else late,
             TOO_RARE: f"has a successor that is rarer than p_min in {n} visits",
         }.get(kind, f"has intervals that exclude each other after {n} visits")
         return (

@@ -1,11 +1,14 @@
-"""Going where samples are needed: shortest expected ways to wanted rows, on the frequencies seen so far.
+"""Going where samples are needed: the nearest wanted row, on the frequencies seen so far.
 
-Samples belong to the environment and not to the automaton, so exploration needs no product: a *quota* says how many more
-draws each row should get before the next planning. The agent goes to the nearest row that still wants some; resets
-are one more way to get there.
+Samples belong to the environment and not to the automaton, so exploration needs no product: a *quota* says how many
+more draws each row should get before the next planning. The agent goes to the nearest row that still wants some. Near
+means few tries: a move counts 1 / frequency, and a reset is one more move. The way is searched anew at every step, so
+that a slip costs nothing but itself.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -14,7 +17,6 @@ from prudent.ltl._book import (
     CONFLICT_KIND,
     N_OPEN,
     N_RESETS,
-    N_SEEN_STATES,
     N_SLOTS,
     N_STEPS,
     NEW_SUCCESSOR,
@@ -27,101 +29,61 @@ from prudent.ltl._rng import uniform
 RESET, STUCK = -1, -2
 # Why exploring stopped.
 BUDGET, SATISFIED, SURPRISE, LOST, POOL_FULL, CONFLICT = range(6)
-# Distance from which no wanted row can be reached.
-FAR = 1e6
+
+
+class Scratch(NamedTuple):
+    """Working memory of the search for a way; node ``n_states`` is the reset."""
+
+    cost: np.ndarray
+    stamp: np.ndarray
+    """Number of the search that wrote ``cost``."""
+    first: np.ndarray
+    """First action of the way."""
+    heap: np.ndarray
+    key: np.ndarray
+    counter: np.ndarray
+
+
+def new_scratch(n_states: int) -> Scratch:
+    return Scratch(
+        cost=np.zeros(n_states + 1),
+        stamp=np.zeros(n_states + 1, np.int64),
+        first=np.zeros(n_states + 1, np.int64),
+        heap=np.zeros(4 * n_states + 64, np.int64),
+        key=np.zeros(4 * n_states + 64),
+        counter=np.zeros(1, np.int64),
+    )
 
 
 @njit(cache=True)
-def distances(book, actions, quota, may_reset, distance):
-    """Update the expected number of steps to the next wanted draw, for every seen state, in place.
+def _push(heap, key, size, node, cost):
+    """Into a binary heap; the arrays are replaced when they are full."""
+    if size == len(heap):
+        heap = np.concatenate((heap, heap))
+        key = np.concatenate((key, key))
+    at = size
+    while at > 0 and key[(at - 1) // 2] > cost:
+        heap[at], key[at] = heap[(at - 1) // 2], key[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at], key[at] = node, cost
+    return heap, key
 
-    Returns the distance after a reset. States that cannot get there have distance FAR.
-    """
-    n_states, n_actions = actions.shape
-    reset_row = n_states * n_actions
-    n_seen = book.tally[N_SEEN_STATES]
-    after_reset = _mark_hopeless(book, actions, quota, may_reset, distance)
-    if may_reset and quota[reset_row] > 0:
-        after_reset = 0.0
-    for sweep in range(400):
-        change = 0.0
-        if may_reset and quota[reset_row] == 0 and after_reset < FAR:
-            after_reset = _expected(book, reset_row, distance)
-        for k in range(n_seen):
-            s = book.order[k] if sweep % 2 else book.order[n_seen - 1 - k]
-            if distance[s] >= FAR:
-                continue
-            best = FAR - 1.0
-            if may_reset:
-                best = min(best, 1.0 + after_reset)
-            for a in range(n_actions):
-                row = s * n_actions + a
-                if actions[s, a]:
-                    if quota[row] > 0:
-                        best = 1.0
-                        break
-                    if book.visits[row] > 0:
-                        best = min(best, 1.0 + _expected(book, row, distance))
-            change = max(change, abs(best - distance[s]) / best)
-            distance[s] = best
-        if change < 0.02:
+
+@njit(cache=True)
+def _pop(heap, key, size):
+    """Remove the first of ``size`` entries."""
+    node, cost = heap[size - 1], key[size - 1]
+    size -= 1
+    at = 0
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and key[child + 1] < key[child]:
+            child += 1
+        if key[child] >= cost:
             break
-    return after_reset
-
-
-@njit(cache=True)
-def _expected(book, row, distance):
-    total = 0.0
-    slot = book.head[row]
-    while slot >= 0:
-        total += book.slot_count[slot] * distance[book.slot_state[slot]]
-        slot = book.slot_next[slot]
-    return total / book.visits[row]
-
-
-@njit(cache=True)
-def _mark_hopeless(book, actions, quota, may_reset, distance):
-    """FAR for states without a way to a wanted row; others that were FAR start at 1. The same for the reset."""
-    n_states, n_actions = actions.shape
-    reset_row = n_states * n_actions
-    n_seen = book.tally[N_SEEN_STATES]
-    has_way = np.zeros(n_states, np.bool_)
-    reset_has_way = may_reset and quota[reset_row] > 0
-    changed = True
-    sweep = 0
-    while changed:
-        changed = False
-        sweep += 1
-        if may_reset and not reset_has_way:
-            slot = book.head[reset_row]
-            while slot >= 0 and not reset_has_way:
-                reset_has_way = has_way[book.slot_state[slot]]
-                slot = book.slot_next[slot]
-            changed |= reset_has_way
-        for k in range(n_seen):
-            s = book.order[k] if sweep % 2 else book.order[n_seen - 1 - k]
-            if has_way[s]:
-                continue
-            found = may_reset and reset_has_way
-            for a in range(n_actions):
-                row = s * n_actions + a
-                if found or not actions[s, a]:
-                    continue
-                found = quota[row] > 0
-                slot = book.head[row]
-                while slot >= 0 and not found:
-                    found = has_way[book.slot_state[slot]]
-                    slot = book.slot_next[slot]
-            if found:
-                has_way[s] = True
-                changed = True
-    for k in range(n_seen):
-        s = book.order[k]
-        if not has_way[s]:
-            distance[s] = FAR
-        elif distance[s] >= FAR:
-            distance[s] = 1.0
-    return 0.0 if reset_has_way else FAR
+        heap[at], key[at] = heap[child], key[child]
+        at = child
+    heap[at], key[at] = node, cost
 
 
 @njit(cache=True)
@@ -137,32 +99,61 @@ def wanted_action(book, actions, quota, s):
 
 
 @njit(cache=True)
-def decide(book, actions, quota, may_reset, distance, after_reset, s):
-    """Action in state s: a wanted one, or the first of a shortest way; RESET; STUCK. Refreshes stale distances."""
-    n_actions = actions.shape[1]
-    action = wanted_action(book, actions, quota, s)
-    if action >= 0:
-        return action
-    for attempt in range(2):
-        best, action = FAR, STUCK
-        if may_reset:
-            best, action = 1.0 + after_reset[0], RESET
-        for a in range(n_actions):
-            row = s * n_actions + a
-            if actions[s, a] and book.visits[row] > 0:
-                found = 1.0 + _expected(book, row, distance)
-                if found < best:
-                    best, action = found, a
-        # A state that pretends to be next to a wanted row, or is better than all its ways, is out of date.
-        if attempt == 0 and (distance[s] <= 1.0 or best > distance[s] * 1.05 + 0.1):
-            after_reset[0] = distances(book, actions, quota, may_reset, distance)
-        else:
-            break
-    return action if best < FAR else STUCK
+def decide(book, actions, quota, may_reset, scratch, s):
+    """Action in state s: a wanted one, or the first of a shortest way to one; RESET; STUCK if there is none."""
+    n_states, n_actions = actions.shape
+    found = wanted_action(book, actions, quota, s)
+    if found >= 0:
+        return found
+    cost, stamp, first = scratch.cost, scratch.stamp, scratch.first
+    heap, key = scratch.heap, scratch.key
+    scratch.counter[0] += 1
+    search = scratch.counter[0]
+    reset_row = n_states * n_actions
+    size = 0
+    cost[s], stamp[s], first[s] = 0.0, search, STUCK
+    heap[0], key[0], size = s, 0.0, 1
+    while size > 0:
+        node, at_cost = heap[0], key[0]
+        _pop(heap, key, size)
+        size -= 1
+        if at_cost > cost[node]:
+            continue
+        if node == n_states:
+            if quota[reset_row] > 0:
+                return first[node]
+        elif wanted_action(book, actions, quota, node) >= 0:
+            return first[node]
+        for a in range(-1, 1 if node == n_states else n_actions):
+            if a < 0:
+                # From everywhere a reset is one move.
+                if node == n_states or not may_reset:
+                    continue
+                step = at_cost + 1.0
+                if stamp[n_states] != search or step < cost[n_states]:
+                    cost[n_states], stamp[n_states] = step, search
+                    first[n_states] = RESET if node == s else first[node]
+                    heap, key = _push(heap, key, size, n_states, step)
+                    size += 1
+                continue
+            row = reset_row if node == n_states else node * n_actions + a
+            if node < n_states and not actions[node, a]:
+                continue
+            slot = book.head[row]
+            while slot >= 0:
+                reached = book.slot_state[slot]
+                step = at_cost + book.visits[row] / book.slot_count[slot]
+                if stamp[reached] != search or step < cost[reached]:
+                    cost[reached], stamp[reached] = step, search
+                    first[reached] = a if node == s else first[node]
+                    heap, key = _push(heap, key, size, reached, step)
+                    size += 1
+                slot = book.slot_next[slot]
+    return STUCK
 
 
 @njit(cache=True)
-def note(book, actions, quota, distance, row, state, fresh_quota):
+def note(book, actions, quota, row, state, fresh_quota):
     """Enter a draw and settle its quota; a state seen for the first time gets ``fresh_quota`` for each action.
 
     Returns whether the draw showed a new successor.
@@ -170,10 +161,10 @@ def note(book, actions, quota, distance, row, state, fresh_quota):
     n_actions = actions.shape[1]
     if not book.is_seen[state]:
         see(book, state)
-        distance[state] = 1.0
         if fresh_quota > 0:
             for a in range(n_actions):
-                if actions[state, a]:
+                # What is known without draws (the end of an episode) wants none.
+                if actions[state, a] and not book.certified[state * n_actions + a]:
                     quota[state * n_actions + a] = fresh_quota
                     book.tally[N_OPEN] += 1
     is_new = record(book, row, state) == NEW_SUCCESSOR
@@ -190,7 +181,7 @@ def note(book, actions, quota, distance, row, state, fresh_quota):
 
 @njit(cache=True, nogil=True)
 def explore_model(
-    stop_at, patience, watch, fresh_quota, book, actions, quota, may_reset, distance, after_reset, position, rng,
+    stop_at, patience, watch, fresh_quota, book, actions, quota, may_reset, scratch, position, rng,
     row_of, row_start, successor, cumulative, first, first_cumulative,
 ):  # fmt: skip
     """Explore a model used as a simulator until step ``stop_at``, or until there is a reason to plan again.
@@ -221,9 +212,9 @@ def explore_model(
             position[0] = first[place]
             book.tally[N_RESETS] += 1
             if may_reset or book.visits[reset_row] == 0:
-                surprised |= note(book, actions, quota, distance, reset_row, position[0], fresh_quota) and watch
+                surprised |= note(book, actions, quota, reset_row, position[0], fresh_quota) and watch
             continue
-        action = decide(book, actions, quota, may_reset, distance, after_reset, s)
+        action = decide(book, actions, quota, may_reset, scratch, s)
         if action == STUCK:
             return LOST
         if action == RESET:
@@ -235,5 +226,5 @@ def explore_model(
         while cumulative[e] <= draw:
             e += 1
         position[0] = successor[e]
-        is_new = note(book, actions, quota, distance, s * n_actions + action, position[0], fresh_quota)
+        is_new = note(book, actions, quota, s * n_actions + action, position[0], fresh_quota)
         surprised |= is_new and watch

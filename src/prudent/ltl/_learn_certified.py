@@ -138,8 +138,8 @@ def _source(env: Any, label: LabelFunction | None, automaton: Automaton, seed: i
     spaces = [type(getattr(env, name, None)).__name__ for name in ("observation_space", "action_space")]
     if spaces != ["Discrete", "Discrete"]:
         raise TypeError(
-            "certified learning needs a LabelledMDP, or a Gymnasium environment with Discrete observations and actions; "
-            f"got {type(env).__name__} with spaces {', '.join(spaces)}. Discretise it with a wrapper."
+            "certified learning needs a LabelledMDP, or a Gymnasium environment with Discrete observations and "
+            f"actions; got {type(env).__name__} with spaces {', '.join(spaces)}. Discretise it with a wrapper."
         )
     if label is None:
         raise ValueError("a Gymnasium environment needs label=..., the function from observations to propositions.")
@@ -279,9 +279,7 @@ def _result(
 class _Store:
     """A checkpoint: arrays in an ``.npz`` file, which is read without running code."""
 
-    def __init__(
-        self, path: Path, settings: CertifiedSettings, automaton: Automaton, source: ModelSource | EnvSource
-    ):
+    def __init__(self, path: Path, settings: CertifiedSettings, automaton: Automaton, source: ModelSource | EnvSource):
         self.path = path
         # The budget may grow between runs; everything else decides what the counts mean.
         decisive = [settings.confidence, settings.p_min, settings.epsilon, settings.gap, settings.resets]
@@ -311,7 +309,7 @@ class _Store:
         learner.low, learner.high, learner.upper = data["low"], data["high"], float(data["upper"])
         learner.done_visits = data["done_visits"]
         wishes = learner.wishes
-        wishes.quota, wishes.distance, wishes.after_reset = data["quota"], data["distance"], data["after_reset"]
+        wishes.quota = data["quota"]
         wishes.watch, wishes.fresh_quota = bool(data["watch"]), int(data["fresh_quota"])
         book.tally[N_OPEN] = np.count_nonzero(wishes.quota)
         source = learner.source
@@ -335,8 +333,6 @@ class _Store:
             "upper": np.array(learner.upper),
             "done_visits": learner.done_visits,
             "quota": wishes.quota,
-            "distance": wishes.distance,
-            "after_reset": wishes.after_reset,
             "watch": np.array(wishes.watch),
             "fresh_quota": np.array(wishes.fresh_quota),
             "position": source.position,

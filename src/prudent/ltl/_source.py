@@ -58,8 +58,7 @@ class ModelSource:
             self.actions,
             wishes.quota,
             may_reset,
-            wishes.distance,
-            wishes.after_reset,
+            wishes.scratch,
             self.position,
             self.rng,
             product.row_of,
@@ -110,7 +109,7 @@ class EnvSource:
         n_actions = self.actions.shape[1]
         surprised = False
         first_action = int(getattr(self.env.action_space, "start", 0))
-        arguments = (self.actions, wishes.quota, wishes.distance)
+        arguments = (self.actions, wishes.quota)
         while True:
             tally = book.tally
             if tally[CONFLICT_KIND] != NO_CONFLICT:
@@ -136,9 +135,7 @@ class EnvSource:
                 # The episode is over: the environment itself asks for a reset.
                 self.position[0] = -1
                 continue
-            action = ex.decide(
-                book, self.actions, wishes.quota, may_reset, wishes.distance, wishes.after_reset, s
-            )  # fmt: skip
+            action = ex.decide(book, self.actions, wishes.quota, may_reset, wishes.scratch, s)
             if action == ex.STUCK:
                 return ex.LOST
             if action == ex.RESET:
