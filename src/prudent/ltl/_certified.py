@@ -50,6 +50,9 @@ from prudent.ltl._strategy import (
 # Extra cost of a row without proof, in steps, when a guess is made: a detour over proven rows is often cheaper than
 # the visits that a proof takes.
 UNPROVEN_COST = 10.0
+# A guess over more rows than this is first tried with so many visits of each, then proven.
+MANY_ROWS = 100
+FIRST_VISITS = 32
 # Choices within this of the best upper value count as optimal for the optimist.
 OPTIMIST_TOLERANCE = 1e-7
 
@@ -221,7 +224,12 @@ class Learner:
             rows = np.unique(used[~book.certified[used]])
             if len(rows):
                 self.wishes.watch, self.wishes.fresh_quota = True, -1
-                self._want(rows, book.needed[book.n_seen[rows]] - book.visits[rows])
+                wanted = book.needed[book.n_seen[rows]]
+                is_new = book.visits[rows] < FIRST_VISITS
+                if len(rows) > MANY_ROWS and is_new.any():
+                    # Most surprises come early and change the guess, so a large one is tried before it is proven.
+                    rows, wanted = rows[is_new], np.minimum(wanted[is_new], FIRST_VISITS)
+                self._want(rows, wanted - book.visits[rows])
                 return "verify"
         rows = self._optimist_rows(arena, high[0])
         if len(rows):
@@ -232,8 +240,8 @@ class Learner:
             self._want(rows, np.maximum(wanted, 1))
             return "search"
         score = np.zeros(len(book.visits))
-        self._blame(arena, *low, -1.0, arena.quotient.value, score)
-        self._blame(arena, *high, 1.0, arena.upper_fixed, score)
+        self._blame(arena, low[0], low[1], -1.0, arena.quotient.value, score)
+        self._blame(arena, high[0], high[1], 1.0, arena.upper_fixed, score)
         gain = score / np.maximum(1, book.visits)
         rows = np.flatnonzero(gain >= 0.5 * gain.max()) if gain.max() > 1e-15 else np.unique(used)
         self.wishes.watch, self.wishes.fresh_quota = False, 0

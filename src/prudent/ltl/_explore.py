@@ -2,8 +2,7 @@
 
 Samples belong to the environment and not to the automaton, so exploration needs no product: a *quota* says how many
 more draws each row should get before the next planning. The agent goes to the nearest row that still wants some. Near
-means few tries: a move counts 1 / frequency, and a reset is one more move. The way is searched anew at every step, so
-that a slip costs nothing but itself.
+means few tries: a move counts 1 / frequency, and a reset is one more move. Whoever slips off a way searches a new one.
 """
 
 from __future__ import annotations
@@ -37,21 +36,30 @@ class Scratch(NamedTuple):
     cost: np.ndarray
     stamp: np.ndarray
     """Number of the search that wrote ``cost``."""
-    first: np.ndarray
-    """First action of the way."""
+    origin: np.ndarray
+    """Node before, on the best way so far."""
+    action: np.ndarray
+    """Action there."""
+    way: np.ndarray
+    """Action on the way that was found last; valid where ``way_stamp`` has the number of its search."""
+    way_stamp: np.ndarray
     heap: np.ndarray
     key: np.ndarray
     counter: np.ndarray
+    """Number of searches, and the node that the last way leads to."""
 
 
 def new_scratch(n_states: int) -> Scratch:
     return Scratch(
         cost=np.zeros(n_states + 1),
         stamp=np.zeros(n_states + 1, np.int64),
-        first=np.zeros(n_states + 1, np.int64),
+        origin=np.zeros(n_states + 1, np.int64),
+        action=np.zeros(n_states + 1, np.int64),
+        way=np.zeros(n_states + 1, np.int64),
+        way_stamp=np.zeros(n_states + 1, np.int64),
         heap=np.zeros(4 * n_states + 64, np.int64),
         key=np.zeros(4 * n_states + 64),
-        counter=np.zeros(1, np.int64),
+        counter=np.zeros(2, np.int64),
     )
 
 
@@ -105,13 +113,15 @@ def decide(book, actions, quota, may_reset, scratch, s):
     found = wanted_action(book, actions, quota, s)
     if found >= 0:
         return found
-    cost, stamp, first = scratch.cost, scratch.stamp, scratch.first
-    heap, key = scratch.heap, scratch.key
-    scratch.counter[0] += 1
     search = scratch.counter[0]
+    if search > 0 and scratch.way_stamp[s] == search and _is_wanted(book, actions, quota, scratch.counter[1]):
+        return scratch.way[s]
+    search += 1
+    scratch.counter[0] = search
+    cost, stamp, origin, action = scratch.cost, scratch.stamp, scratch.origin, scratch.action
+    heap, key = scratch.heap, scratch.key
     reset_row = n_states * n_actions
-    size = 0
-    cost[s], stamp[s], first[s] = 0.0, search, STUCK
+    cost[s], stamp[s] = 0.0, search
     heap[0], key[0], size = s, 0.0, 1
     while size > 0:
         node, at_cost = heap[0], key[0]
@@ -119,37 +129,45 @@ def decide(book, actions, quota, may_reset, scratch, s):
         size -= 1
         if at_cost > cost[node]:
             continue
-        if node == n_states:
-            if quota[reset_row] > 0:
-                return first[node]
-        elif wanted_action(book, actions, quota, node) >= 0:
-            return first[node]
-        for a in range(-1, 1 if node == n_states else n_actions):
-            if a < 0:
+        if _is_wanted(book, actions, quota, node):
+            scratch.counter[1] = node
+            while node != s:
+                node, step_action = origin[node], action[node]
+                scratch.way[node], scratch.way_stamp[node] = step_action, search
+            return scratch.way[s]
+        for a in range(RESET, 1 if node == n_states else n_actions):
+            if a == RESET:
                 # From everywhere a reset is one move.
-                if node == n_states or not may_reset:
-                    continue
-                step = at_cost + 1.0
-                if stamp[n_states] != search or step < cost[n_states]:
-                    cost[n_states], stamp[n_states] = step, search
-                    first[n_states] = RESET if node == s else first[node]
-                    heap, key = _push(heap, key, size, n_states, step)
-                    size += 1
+                if may_reset and node < n_states:
+                    step = at_cost + 1.0
+                    if stamp[n_states] != search or step < cost[n_states]:
+                        cost[n_states], stamp[n_states] = step, search
+                        origin[n_states], action[n_states] = node, RESET
+                        heap, key = _push(heap, key, size, n_states, step)
+                        size += 1
                 continue
-            row = reset_row if node == n_states else node * n_actions + a
             if node < n_states and not actions[node, a]:
                 continue
+            row = reset_row if node == n_states else node * n_actions + a
             slot = book.head[row]
             while slot >= 0:
                 reached = book.slot_state[slot]
                 step = at_cost + book.visits[row] / book.slot_count[slot]
                 if stamp[reached] != search or step < cost[reached]:
                     cost[reached], stamp[reached] = step, search
-                    first[reached] = a if node == s else first[node]
+                    origin[reached], action[reached] = node, a
                     heap, key = _push(heap, key, size, reached, step)
                     size += 1
                 slot = book.slot_next[slot]
     return STUCK
+
+
+@njit(cache=True)
+def _is_wanted(book, actions, quota, node):
+    """Whether a draw is wanted at a node; the last one is the reset."""
+    if node == len(actions):
+        return quota[actions.size] > 0
+    return wanted_action(book, actions, quota, node) >= 0
 
 
 @njit(cache=True)

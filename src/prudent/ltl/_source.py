@@ -109,7 +109,6 @@ class EnvSource:
         n_actions = self.actions.shape[1]
         surprised = False
         first_action = int(getattr(self.env.action_space, "start", 0))
-        arguments = (self.actions, wishes.quota)
         while True:
             tally = book.tally
             if tally[CONFLICT_KIND] != NO_CONFLICT:
@@ -129,7 +128,7 @@ class EnvSource:
                 self.position[0] = self._state(book, observation, False)
                 tally[N_RESETS] += 1
                 if may_reset or book.visits[reset_row] == 0:
-                    surprised |= self._note(book, arguments, reset_row, wishes)
+                    surprised |= self._note(book, reset_row, wishes)
                 continue
             if s >= self.n_observations:
                 # The episode is over: the environment itself asks for a reset.
@@ -143,12 +142,12 @@ class EnvSource:
                 continue
             observation, _, terminated, truncated, _ = self.env.step(first_action + int(action))
             self.position[0] = self._state(book, observation, bool(terminated))
-            surprised |= self._note(book, arguments, s * n_actions + int(action), wishes)
+            surprised |= self._note(book, s * n_actions + int(action), wishes)
             if truncated and not terminated:
                 self.position[0] = -1
 
-    def _note(self, book: Book, arguments: tuple, row: int, wishes: Wishes) -> bool:
-        is_new = ex.note(book, *arguments, row, self.position[0], wishes.fresh_quota)
+    def _note(self, book: Book, row: int, wishes: Wishes) -> bool:
+        is_new = ex.note(book, self.actions, wishes.quota, row, self.position[0], wishes.fresh_quota)
         return bool(is_new) and wishes.watch
 
     def _state(self, book: Book, observation: Any, is_over: bool) -> int:
