@@ -8,8 +8,8 @@ successors. That sum is convex in the probabilities, hence largest where K - 1 o
 smallest that keep the sum over j below the row's share, whatever K.
 
 Probability. A successor's indicator is a coin with unknown bias p. The likelihood ratio between a mixture of biases
-and p is a martingale with mean 1, so that it ever exceeds 1/alpha with probability alpha at most (Ville, 1939), and the p
-for which it has not form the interval. The mixture is half Beta(1/2, 1/2) (good at every sample size) and half
+and p is a martingale with mean 1, so that it ever exceeds 1/alpha with probability alpha at most (Ville, 1939), and
+the p for which it has not form the interval. The mixture is half Beta(1/2, 1/2) (good at every sample size) and half
 Beta(p v, (1 - p) v) (narrow near the sample size at which ``epsilon`` is reached). Both log ratios are convex in p,
 so that the set is an interval around the frequency.
 """

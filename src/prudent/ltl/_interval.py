@@ -1,12 +1,12 @@
 """Products of an automaton with a transition table of which only intervals are known: robust and optimistic values.
 
-Two states are added to the table. From ``n_states + 1``, the start, the reset leads to the first states. To ``n_states``, the
-sink, goes the probability that a row may still hide: successors not seen yet. The sink is worth 0 for the lower
-values and 1 for the upper ones, which covers whatever is there.
+Two states are added to the table. From ``n_states + 1``, the start, the reset leads to the first states. To
+``n_states``, the sink, goes the probability that a row may still hide: successors not seen yet. The sink is worth 0
+for the lower values and 1 for the upper ones, which covers whatever is there.
 
 End components consist of rows with proven support only, so they are those of the true model (without the parts that
-nobody has seen). They are collapsed; then every policy, whatever the probabilities, ends in the target, in value 0 or in the
-sink, and so the equations have one solution. Iteration from below stays below it and iteration from above stays
+nobody has seen). They are collapsed; then every policy, whatever the probabilities, ends in the target, in value 0 or
+in the sink, and so the equations have one solution. Iteration from below stays below it and iteration from above stays
 above it: it may be stopped at any sweep, and it may start from the bounds of an earlier, less informed model.
 """
 
@@ -49,13 +49,13 @@ class Automata:
     all_sets: np.uint64
 
 
-def tabulate(book: Book, actions: np.ndarray, is_optimistic_graph: bool) -> Table:
+def tabulate(book: Book, actions: np.ndarray, with_unknown: bool) -> Table:
     """The book as a table.
 
-    ``actions`` (S, A) says which actions exist. Without ``is_optimistic_graph`` the table is the guess that what was seen is
+    ``actions`` (S, A) says which actions exist. Without ``with_unknown`` the table is the guess that what was seen is
     all there is: no sink, no untried rows.
     """
-    return Table(*_tabulate(book, actions, is_optimistic_graph))
+    return Table(*_tabulate(book, actions, with_unknown))
 
 
 @njit(cache=True)

@@ -1,8 +1,8 @@
 """Policies on learnt products: choices that keep a value, and among them the ones that arrive soonest.
 
 Keeping the value is not enough: a policy that waits for ever inside an end component keeps it and never arrives. So
-each node takes, among its allowed choices, the one with the least expected cost until acceptance (or until nothing can be
-gained any more), and a final pass over the graph mends nodes whose iteration had not converged.
+each node takes, among its allowed choices, the one with the least expected cost until acceptance (or until nothing
+can be gained any more), and a final pass over the graph mends nodes whose iteration had not converged.
 """
 
 from __future__ import annotations
