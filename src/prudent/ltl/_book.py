@@ -14,7 +14,7 @@ from numba import njit
 from prudent.ltl._confidence import bernoulli_interval, slot_level
 
 # Places in ``tally``.
-N_SLOTS, N_RANKED, N_SEEN_STATES, N_STEPS, N_RESETS, CONFLICT_ROW, CONFLICT_KIND, N_OPEN, N_LETTERS = range(9)
+N_SLOTS, N_RANKED, N_SEEN_STATES, N_STEPS, N_RESETS, CONFLICT_ROW, CONFLICT_KIND, N_OPEN = range(8)
 # Kinds of conflict between data and assumption.
 NO_CONFLICT, LATE, TOO_RARE, EMPTY = range(4)
 
@@ -56,7 +56,7 @@ _POOL = tuple(name for name in Book._fields if name.startswith("slot_"))
 def new_book(n_states: int, n_rows: int, needed: np.ndarray) -> Book:
     """An empty book."""
     pool = 256
-    tally = np.zeros(9, np.int64)
+    tally = np.zeros(8, np.int64)
     tally[CONFLICT_ROW] = -1
     return Book(
         visits=np.zeros(n_rows, np.int64),

@@ -185,7 +185,7 @@ def _settle(
 ):
     """Fill in defaults and refuse what makes no sense."""
     if method not in METHODS:
-        raise ValueError(f"method must be one of certified, {', '.join(METHODS)}, got {method!r}.")
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, certified, got {method!r}.")
     task = mdp.task
     steps = steps if steps is not None else (task.steps if task else 1_000_000)
     K = 0 if method in _WITHOUT_COUNTER else K if K is not None else (task.counter if task else 10)
