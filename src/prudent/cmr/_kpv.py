@@ -26,7 +26,7 @@ class KPV(KernelEstimator):
     Parameters
     ----------
     n_landmarks : int, default=500
-        Nystroem landmarks of both kernels. As many as rows gives the exact kernels.
+        Nystroem landmarks of both kernels; f lies in the span of the kernel sections at the landmarks of x.
     bandwidths : sequence of float, default=(0.5, 1, 2)
         Candidates for the kernel of x, in multiples of the median distance between rows; compared by the
         cross-validated error of stage 2.

@@ -32,7 +32,8 @@ class PMMR(KernelEstimator):
     penalties : sequence of float, optional
         Candidates for the ridge penalty; default: 19 values from 1e-9 to 1.
     n_folds : int, default=5
-        Folds on whose held-out moment (a U-statistic) bandwidth and penalty are compared.
+        Folds on whose held-out moment (a U-statistic) bandwidth and penalty are compared. The smoothest pair within
+        a standard error of the best is taken.
 
     Attributes
     ----------
@@ -61,22 +62,20 @@ class PMMR(KernelEstimator):
         problem = self._read(y, x, c, seed, groups)
         rng = np.random.default_rng(seed)
         folds = cross_fit_folds(len(problem.y), self.n_folds, rng, problem.groups)
-        penalties = np.asarray(PENALTIES if self.penalties is None else self.penalties, dtype=float)
+        penalties = np.sort(np.asarray(PENALTIES if self.penalties is None else self.penalties, dtype=float))
         target = np.asarray(Scaler.of(problem.y).forward(problem.y), dtype=float)
         c_kernel = ProductKernel.median(problem.c, c_blocks(problem), rng, self.moment_bandwidth)
         # The linear part of this basis is left out: moments against a Gaussian kernel are what the method is about.
         c_basis = KernelBasis.of(c_kernel, problem.c, self.n_landmarks, rng)
         moments = c_kernel(problem.c, c_basis.landmarks) @ c_basis.whitening
         x_kernel = ProductKernel.median(problem.x, x_blocks(problem), rng)
-        best_loss = np.inf
-        for width in self.bandwidths:
+        candidates, losses = [], []
+        for width in sorted(self.bandwidths):
             basis = KernelBasis.of(x_kernel.scaled(width), problem.x, self.n_landmarks, rng)
-            features = basis(problem.x)
-            loss = held_out_moments(moments, features, target, folds, penalties)
-            if np.min(loss) < best_loss:
-                best_loss, penalty = float(np.min(loss)), float(penalties[int(np.argmin(loss))])
-                chosen = (basis, features, float(width), penalty)
-        basis, features, self.bandwidth_, self.penalty_ = chosen
+            candidates.append((basis, basis(problem.x), float(width)))
+            losses.append(held_out_moments(moments, candidates[-1][1], target, folds, penalties))
+        chosen, number = smoothest(np.stack(losses))
+        (basis, features, self.bandwidth_), self.penalty_ = candidates[chosen], float(penalties[number])
         coefficient = solve_moments(
             moments.T @ features / len(problem.y), moments.T @ target / len(problem.y), np.array([self.penalty_])
         )[0]
@@ -91,20 +90,34 @@ def solve_moments(matrix: np.ndarray, vector: np.ndarray, penalties: np.ndarray)
 def held_out_moments(
     moments: np.ndarray, features: np.ndarray, target: np.ndarray, folds: list[np.ndarray], penalties: np.ndarray
 ) -> np.ndarray:
-    """Cross-validated U-statistic of the squared moment, one value per penalty.
+    """U-statistic of the squared moment on every held-out fold: (penalties, folds).
 
     ``moments`` (n, q) are features of c whose inner products are its kernel.
     """
     matrices = [moments[rows].T @ features[rows] for rows in folds]
     vectors = [moments[rows].T @ target[rows] for rows in folds]
     all_matrix, all_vector, n = sum(matrices), sum(vectors), len(target)
-    loss = np.zeros(len(penalties))
-    for rows, matrix, vector in zip(folds, matrices, vectors, strict=True):
-        n_train = n - len(rows)
+    loss = np.zeros((len(penalties), len(folds)))
+    for fold, (rows, matrix, vector) in enumerate(zip(folds, matrices, vectors, strict=True)):
+        n_train, n_held = n - len(rows), len(rows)
         path = solve_moments((all_matrix - matrix) / n_train, (all_vector - vector) / n_train, penalties)
         diagonal = np.sum(moments[rows] ** 2, axis=1)
         for number, coefficient in enumerate(path):
             residual = target[rows] - features[rows] @ coefficient
             square = np.sum((vector - matrix @ coefficient) ** 2) - diagonal @ np.sum(residual**2, axis=1)
-            loss[number] += square / max(len(rows) - 1, 1)
-    return loss / n
+            loss[number, fold] = square / max(n_held * (n_held - 1), 1)
+    return loss
+
+
+def smoothest(losses: np.ndarray) -> tuple[int, int]:
+    """The smoothest candidate (width, penalty) that is not worse than the best one by more than a standard error.
+
+    ``losses`` (widths, penalties, folds) are held-out moments; widths and penalties grow. Squared moments are noisy,
+    and their minimum alone picks functions that are far too rough.
+    """
+    mean = losses.mean(axis=2)
+    best = np.unravel_index(np.argmin(mean), mean.shape)
+    excess = losses - losses[best]
+    error = excess.std(axis=2, ddof=1) / np.sqrt(losses.shape[2])
+    width, penalty = np.argwhere(excess.mean(axis=2) <= error)[-1]
+    return int(width), int(penalty)

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from prudent.cmr._arrays import Matrix, as_matrix, is_discrete
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
-from prudent.cmr._pmmr import PENALTIES, PMMR, WIDTHS, solve_moments
+from prudent.cmr._pmmr import PENALTIES, PMMR, WIDTHS, smoothest, solve_moments
 from prudent.cmr._problem import check_count, check_positive
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel
 from prudent.proximal._direct import DirectEffect, Proxies, mean_over_units
@@ -102,15 +102,13 @@ class PKDR(DirectEffect):
         means = [moment_basis.kernel.factor(b, x, moment_basis.landmarks).mean(axis=0) for b in (0, 1)]
         goal = (means[0] * means[1]) @ moment_basis.whitening
         kernel = ProductKernel.median(c, blocks_c, rng)
-        best = np.inf
-        for width in self.bandwidths:
+        candidates, losses = [], []
+        for width in sorted(self.bandwidths):
             basis = KernelBasis.of(kernel.scaled(width), c, self.n_landmarks, rng)
-            features = basis(c)
-            loss = _held_out_loss(moments, features, goal, folds)
-            if np.min(loss) < best:
-                best = float(np.min(loss))
-                chosen = (basis, features, float(width), float(PENALTIES[int(np.argmin(loss))]))
-        self.basis_, features, self.bandwidth_, self.penalty_ = chosen
+            candidates.append((basis, basis(c), float(width)))
+            losses.append(_held_out_loss(moments, candidates[-1][1], goal, folds))
+        chosen, number = smoothest(np.stack(losses))
+        (self.basis_, features, self.bandwidth_), self.penalty_ = candidates[chosen], float(PENALTIES[number])
         self.coefficient_ = solve_moments(moments.T @ features / len(x), goal[:, None], np.array([self.penalty_]))[0]
 
     def _effect(self, treatment: Matrix) -> Matrix:
@@ -132,16 +130,18 @@ class PKDR(DirectEffect):
 
 
 def _held_out_loss(moments: np.ndarray, features: np.ndarray, goal: np.ndarray, folds: list[np.ndarray]) -> np.ndarray:
-    """Cross-validated squared distance between moments of q and their goal, without pairs of a row with itself."""
+    """Squared distance between moments of q and their goal on held-out folds: (penalties, folds).
+
+    Pairs of a row with itself are left out, as in a U-statistic.
+    """
     matrices = [moments[rows].T @ features[rows] for rows in folds]
     total, n = sum(matrices), len(features)
-    loss = np.zeros(len(PENALTIES))
-    for rows, matrix in zip(folds, matrices, strict=True):
+    loss = np.zeros((len(PENALTIES), len(folds)))
+    for fold, (rows, matrix) in enumerate(zip(folds, matrices, strict=True)):
         path = solve_moments((total - matrix) / (n - len(rows)), goal[:, None], PENALTIES)
-        diagonal = np.sum(moments[rows] ** 2, axis=1)
+        diagonal, m = np.sum(moments[rows] ** 2, axis=1), len(rows)
         for number, coefficient in enumerate(path):
-            m = len(rows)
             sums, weight = matrix @ coefficient, features[rows] @ coefficient
             pairs = (np.sum(sums**2) - diagonal @ weight[:, 0] ** 2) / max(m * (m - 1), 1)
-            loss[number] += m / n * (pairs - 2 * goal @ sums[:, 0] / m + goal @ goal)
+            loss[number, fold] = pairs - 2 * goal @ sums[:, 0] / m + goal @ goal
     return loss
