@@ -55,7 +55,7 @@ def test_kpv_is_the_solution_with_full_kernel_matrices():
         weights[np.ix_(rows, other)] = np.linalg.solve(ridge, k_c[np.ix_(other, rows)]).T
     mean_w = weights @ u[:, 1:]
     linear, mean_linear = np.hstack([np.ones((60, 1)), u]), np.hstack([np.ones((60, 1)), u[:, :1], mean_w])
-    # f in the span of the sections k((a_l, w_l), .) of the rows, as in the estimator but for its cut of tiny eigenvalues.
+    # f in the span of the sections k((a_l, w_l), .) of the rows, as in the estimator but for its cut of eigenvalues.
     design = np.hstack([k_a * (weights @ k_w), mean_linear])
     norm = np.zeros((63, 63))
     norm[:60, :60], norm[60:, 60:] = k_a * k_w, np.eye(3)

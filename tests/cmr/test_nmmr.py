@@ -8,7 +8,9 @@ import pytest
 from proxy_design import linear_problem, slopes
 
 from prudent.cmr import NMMR, estimator_from_state
-from prudent.cmr._pair_loss import PairLoss, with_blank_row
+from prudent.cmr._nmmr import anchored_scaler
+from prudent.cmr._pair_loss import PairLoss
+from prudent.cmr._problem import Problem
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import MLPSpec, TrainConfig
 
@@ -35,10 +37,9 @@ def test_loss_is_the_double_sum(statistic):
     n = 17
     y, f, c = rng.normal(size=(n, 2)), rng.normal(size=(n, 2)), rng.normal(size=(n, 3))
     own = 0.0 if statistic == "u" else 1.0 / n
-    data = {"x": f, "y": y, "c": c, "own": np.full(n, own), "live": np.ones(n)}
-    # Three blank rows, as the training loop adds them to a held-out block, must change nothing.
-    batch = {k: jnp.asarray(np.concatenate([v, np.repeat(v[:1] * 0, 3, axis=0)]), jnp.float32) for k, v in data.items()}
-    value = float(jnp.sum(PairLoss()(lambda x, key: x, batch, None) * batch["live"]) / n)
+    batch = {"x": f, "y": y, "c": c, "own": np.full(n, own)}
+    batch = {name: jnp.asarray(value, jnp.float32) for name, value in batch.items()}
+    value = float(jnp.mean(PairLoss()(lambda x, key: x, batch, None)))
     direct = 0.0
     for i in range(n):
         for j in range(n):
@@ -52,7 +53,7 @@ def test_a_batch_estimates_the_statistic_of_all_rows_without_bias():
     rng = np.random.default_rng(0)
     n = 6
     data = {"x": rng.normal(size=(n, 1)), "y": rng.normal(size=(n, 1)), "c": rng.normal(size=(n, 1))}
-    data |= {"own": np.full(n, 1.0 / n), "live": np.ones(n)}
+    data["own"] = np.full(n, 1.0 / n)
 
     def loss(rows):
         batch = {k: jnp.asarray(v[list(rows)], jnp.float32) for k, v in data.items()}
@@ -62,8 +63,12 @@ def test_a_batch_estimates_the_statistic_of_all_rows_without_bias():
     assert np.mean([loss(rows) for rows in batches]) == pytest.approx(loss(range(n)), abs=1e-5)
 
 
-def test_blank_row_stands_in_front():
-    assert with_blank_row({"y": np.ones((2, 1))})["y"].tolist() == [[0.0], [1.0], [1.0]]
+def test_columns_far_from_zero_are_centred():
+    y, x, c = linear_problem(50, seed=0)
+    scaler = anchored_scaler(Problem.of("NMMR", y, x + [3.0, 1e6], c, seed=0, groups=None))
+    assert scaler.mean[0] == 0.0
+    assert scaler.mean[1] == pytest.approx(1e6, rel=1e-3)
+    np.testing.assert_allclose(scaler.scale, x.std(axis=0))
 
 
 def test_linear_design_has_its_closed_form(problem, fitted):
