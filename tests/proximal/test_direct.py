@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.linear_model import LinearRegression, Ridge
 
+from prudent import load
 from prudent.cmr import PMMR, MomentEstimator
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import MLPSpec, TrainConfig
@@ -143,7 +144,7 @@ def test_cevae_is_right_where_the_proxies_show_the_confounder():
     assert np.array_equal(model.effect(POINTS), again.effect(POINTS))
 
 
-def test_pictures_and_several_outcomes():
+def test_pictures_several_outcomes_and_saving(tmp_path):
     rng = np.random.default_rng(0)
     a, w, v = rng.normal(size=(40, 8, 8)), rng.normal(size=(40, 8, 8)), rng.normal(size=(40, 2))
     y = np.column_stack([a[:, 0, 0], w[:, 0, 0]])
@@ -153,10 +154,14 @@ def test_pictures_and_several_outcomes():
         PlainRegression("both", network=MLPSpec((4,)), n_networks=1, train=brief),
         CEVAE(n_latent=2, network=MLPSpec((4,)), n_networks=1, train=brief),
     ]
-    for model in models:
+    for model in [*models, PlainRegression(model="linear")]:
         effect = model.fit(y, a, w, v, seed=0).effect(a[:3])
         assert effect.shape == (3, 2)
         assert np.isfinite(effect).all()
+        loaded = load(model.save(tmp_path / type(model).__name__))
+        np.testing.assert_allclose(loaded.effect(a[:3]), effect, rtol=1e-5, atol=1e-6)
+    with pytest.raises(TypeError, match="A PlainRegression with Ridge cannot be saved"):
+        PlainRegression(model=Ridge()).fit(y, a, w, v, seed=0).save(tmp_path / "ridge")
 
 
 def test_mean_over_units_goes_block_by_block(monkeypatch):

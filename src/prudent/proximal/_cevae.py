@@ -5,7 +5,7 @@ explains the data; then E[Y | do(a)] is the mean of E[y | a, z] over the units' 
 paper's auxiliary networks q(t | x) and q(y | x, t), which serve units whose outcome is not known, are not needed here.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -78,11 +78,11 @@ class CEVAE(DirectEffect):
         splits = held_out_splits(np.arange(len(x)), self.n_networks, rng)
         stack_seed, draw_seed = (int(s) for s in rng.integers(2**31 - 2, size=2))
         sizes = tuple(arrays[name].shape[1] for name in ("x", "t", "y"))
-        spec = self.network or MLPSpec((64, 64))
+        self.network_, self.sizes_ = self.network or MLPSpec((64, 64)), sizes
         with Progress(self.show_progress) as progress:
             models, _ = fit_stack(
                 stack_networks(
-                    lambda key: LatentModel.of(spec, *sizes, self.n_latent, key=key),
+                    lambda key: LatentModel.of(self.network_, *sizes, self.n_latent, key=key),
                     len(splits),
                     jax.random.key(stack_seed),
                 ),
@@ -107,3 +107,41 @@ class CEVAE(DirectEffect):
         return self.outcome_scaler_.back(
             mean_outcomes(self.models_, self.treatment_scaler_.forward(treatment), self.latent_)
         )
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        import equinox as eqx
+        import jax
+
+        from prudent.nn import spec_to_json
+
+        leaves = jax.tree.leaves(eqx.filter(self.models_, eqx.is_array))
+        arrays = {f"model.{number:03d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
+        for name, scaler in (("t", self.treatment_scaler_), ("y", self.outcome_scaler_)):
+            arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
+        record = {"network": spec_to_json(self.network_), "sizes": [int(size) for size in self.sizes_]}
+        return record, {**arrays, "latent": self.latent_}
+
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        import equinox as eqx
+        import jax
+        import jax.numpy as jnp
+
+        from prudent.nn import spec_from_json, stack_networks
+        from prudent.proximal._latent_model import LatentModel
+
+        self.network_, self.sizes_ = spec_from_json(record["network"]), tuple(record["sizes"])
+        self.latent_ = arrays["latent"]
+        self.treatment_scaler_, self.outcome_scaler_ = (
+            Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in ("t", "y")
+        )
+        skeleton = stack_networks(
+            lambda key: LatentModel.of(self.network_, *self.sizes_, self.n_latent, key=key),
+            len(self.latent_),
+            jax.random.key(0),
+        )
+        leaves, tree = jax.tree.flatten(eqx.filter(skeleton, eqx.is_array))
+        saved = [arrays[name] for name in sorted(arrays) if name.startswith("model.")]
+        if [leaf.shape for leaf in leaves] != [array.shape for array in saved]:
+            raise ValueError(f"weights of {len(saved)} arrays do not fit the model, which has {len(leaves)}")
+        filled = jax.tree.unflatten(tree, [jnp.asarray(array) for array in saved])
+        self.models_ = eqx.combine(filled, skeleton)

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.base import BaseEstimator
 
 from prudent.cmr._arrays import Matrix, as_matrix
 from prudent.cmr._base import check_seed
+from prudent.cmr._problem import simple_params
 from prudent.errors import DataError, NotFittedError
 
 MIN_ROWS = 20
@@ -65,10 +67,42 @@ class DirectEffect(BaseEstimator, abc.ABC):
 
     def effect(self, treatment: Any) -> np.ndarray:
         """E[Y | do(a)] for every row of ``treatment``, shape (n,) or (n, outcomes)."""
-        if not hasattr(self, "n_treatments_"):
-            raise NotFittedError(f"This {type(self).__name__} is not fitted. Call fit(...) first.")
+        self._check_fitted()
         values = self._effect(_flat("treatment", treatment, n_columns=self.n_treatments_))
         return values[:, 0] if self.n_outcomes_ == 1 else values
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model as ``model.json`` and ``weights.safetensors``; read it with :func:`prudent.load`.
+
+        The proxies and contexts over which effects are averaged are part of the model.
+        """
+        from prudent._storage import save_model
+
+        self._check_fitted()
+        record, arrays = self._state()
+        head = {"params": simple_params(self.get_params(deep=False))}
+        head |= {"n_treatments": self.n_treatments_, "n_outcomes": self.n_outcomes_}
+        return save_model(folder, type(self).__name__, {**head, **record}, arrays)
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+        """Rebuild from what :meth:`save` wrote."""
+        model = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in record["params"].items()})
+        model.n_treatments_, model.n_outcomes_ = int(record["n_treatments"]), int(record["n_outcomes"])
+        model._restore(record, arrays)
+        return model
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "n_treatments_"):
+            raise NotFittedError(f"This {type(self).__name__} is not fitted. Call fit(...) first.")
+
+    @abc.abstractmethod
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """(record for JSON, arrays) of what was learnt."""
+
+    @abc.abstractmethod
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Take up what :meth:`_state` gave."""
 
     @abc.abstractmethod
     def _fit(self, data: Proxies, seed: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from prudent.cmr import estimator_from_state
 from prudent.cmr._arrays import Matrix, as_matrix, is_discrete
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
@@ -18,6 +19,9 @@ from prudent.cmr._pmmr import PENALTIES, PMMR, WIDTHS, smoothest, solve_moments
 from prudent.cmr._problem import check_count, check_positive
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel
 from prudent.proximal._direct import DirectEffect, Proxies, mean_over_units
+
+# Learnt arrays that are written to disk as they are.
+SAVED = ("coefficient", "weight", "correction", "others", "treatment")
 
 
 class PKDR(DirectEffect):
@@ -116,6 +120,24 @@ class PKDR(DirectEffect):
         window = self._window(treatment)
         # One more row without a correction: where no treatment is near, the effect is that of the outcome bridge.
         return mean + window @ self.correction_ / (window.sum(axis=1, keepdims=True) + 1.0)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        bridge, bridge_arrays = self.outcome_bridge_.to_state()
+        basis, basis_arrays = self.basis_.to_state()
+        arrays = {f"bridge.{name}": array for name, array in bridge_arrays.items()}
+        arrays |= {f"basis.{name}": array for name, array in basis_arrays.items()}
+        arrays |= {name: getattr(self, f"{name}_") for name in SAVED}
+        return {"bridge": bridge, "basis": basis, "is_discrete": self.is_discrete_}, arrays
+
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        def part(prefix: str) -> dict[str, np.ndarray]:
+            return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+        self.outcome_bridge_ = estimator_from_state(record["bridge"], part("bridge."))
+        self.basis_ = KernelBasis.from_state(record["basis"], part("basis."))
+        self.is_discrete_ = bool(record["is_discrete"])
+        for name in SAVED:
+            setattr(self, f"{name}_", arrays[name])
 
     def _window(self, treatment: Matrix) -> np.ndarray:
         if self.is_discrete_:

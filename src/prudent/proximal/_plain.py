@@ -66,12 +66,40 @@ class PlainRegression(DirectEffect):
         x = np.hstack([data.treatment, self.others_])
         if isinstance(self.model, str) and self.model == "network":
             blocks = column_blocks([data.treatment, *others])
-            self.predict_ = self._fit_networks(data.outcome, x, blocks, seed)
+            self.function_ = self._fit_networks(data.outcome, x, blocks, seed)
         else:
-            self.predict_ = _fit_sklearn(self.model, data.outcome, x, seed)
+            self.function_ = _fit_sklearn(self.model, data.outcome, x, seed)
 
     def _effect(self, treatment: Matrix) -> Matrix:
-        return mean_over_units(self.predict_, treatment, self.others_)
+        return mean_over_units(self.function_.predict, treatment, self.others_)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        if not isinstance(self.model, str):
+            raise TypeError(
+                f"A PlainRegression with {type(self.model).__name__} cannot be saved. Use model='network' or "
+                "model='linear', or keep the fitted object in memory."
+            )
+        if self.model == "linear":
+            coefficient, intercept = np.atleast_2d(self.function_.coef_), np.atleast_1d(self.function_.intercept_)
+            return {}, {"others": self.others_, "coefficient": coefficient, "intercept": intercept}
+        from prudent.cmr._second_stage import function_to_arrays
+        from prudent.nn import spec_to_json
+
+        return {"network": spec_to_json(self.network_)}, {"others": self.others_, **function_to_arrays(self.function_)}
+
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        self.others_ = arrays.pop("others")
+        if self.model == "linear":
+            from sklearn.linear_model import LinearRegression
+
+            self.function_ = LinearRegression()
+            self.function_.coef_, self.function_.intercept_ = arrays["coefficient"], arrays["intercept"]
+            return
+        from prudent.cmr._second_stage import function_from_arrays
+        from prudent.nn import spec_from_json
+
+        self.network_ = spec_from_json(record["network"])
+        self.function_ = function_from_arrays(self.network_, self.n_treatments_ + self.others_.shape[1], arrays)
 
     def _fit_networks(self, y: Matrix, x: Matrix, blocks: list[range], seed: int) -> Any:
         import jax
@@ -83,12 +111,12 @@ class PlainRegression(DirectEffect):
         rng = np.random.default_rng(seed)
         splits = held_out_splits(np.arange(len(x)), self.n_networks, rng)
         x_scaler, y_scaler = block_scaler(x, blocks), Scaler.of(y)
-        spec = self.network or MLPSpec()
+        self.network_ = self.network or MLPSpec()
         stack_seed = int(rng.integers(2**31 - 2))
         with Progress(self.show_progress) as progress:
             networks, _ = fit_stack(
                 stack_networks(
-                    lambda key: spec(x.shape[1], y.shape[1], key=key), len(splits), jax.random.key(stack_seed)
+                    lambda key: self.network_(x.shape[1], y.shape[1], key=key), len(splits), jax.random.key(stack_seed)
                 ),
                 squared_loss,
                 {"c": x_scaler.forward(x), "y": y_scaler.forward(y)},
@@ -99,7 +127,7 @@ class PlainRegression(DirectEffect):
                 progress=progress,
                 label="plain regression",
             )
-        return SecondStage(networks, x_scaler, y_scaler).predict
+        return SecondStage(networks, x_scaler, y_scaler)
 
 
 def _fit_sklearn(model: Any, y: Matrix, x: Matrix, seed: int) -> Any:
@@ -109,4 +137,4 @@ def _fit_sklearn(model: Any, y: Matrix, x: Matrix, seed: int) -> Any:
     model = LinearRegression() if isinstance(model, str) else clone(model)
     # A forest that draws from a global generator would break "one seed decides everything".
     unset = {k: seed for k, v in model.get_params().items() if k.split("__")[-1] == "random_state" and v is None}
-    return model.set_params(**unset).fit(x, y[:, 0] if y.shape[1] == 1 else y).predict
+    return model.set_params(**unset).fit(x, y[:, 0] if y.shape[1] == 1 else y)
