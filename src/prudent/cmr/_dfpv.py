@@ -111,13 +111,15 @@ class DFPV(MomentEstimator):
             known_in_c=tuple(problem.known_in_c),
             instruments=tuple(problem.instruments),
         )
-        n_rows, shape = len(problem.y), (problem.x.shape[1], problem.y.shape[1])
+        n_rows, n_columns, n_outcomes = len(problem.y), problem.x.shape[1], problem.y.shape[1]
         stack_seed = int(rng.integers(2**31 - 2))
         rows = [np.arange(n_rows)] * self.n_functions
         with Progress(self.show_progress) as progress:
             stages, _ = fit_stack(
                 stack_networks(
-                    lambda key: builder.stages(*shape, key=key), self.n_functions, jax.random.key(stack_seed)
+                    lambda key: builder.stages(n_columns, n_outcomes, key=key),
+                    self.n_functions,
+                    jax.random.key(stack_seed),
                 ),
                 TwoStageLoss(first, second),
                 data,
@@ -138,7 +140,7 @@ class DFPV(MomentEstimator):
         coefficient = jnp.asarray(np.stack([solution for solution, _ in solutions]), jnp.float32)
         networks = eqx.tree_at(lambda f: f.coefficient, stages.function, coefficient)
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
-        self.builder_, self.n_columns_ = builder, problem.x.shape[1]
+        self.builder_, self.n_columns_ = builder, n_columns
         return self
 
     def predict(self, x: Any) -> np.ndarray:
@@ -165,7 +167,8 @@ class DFPV(MomentEstimator):
         from prudent.cmr._deep_features import StageBuilder
         from prudent.cmr._second_stage import function_from_arrays
 
-        model = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in record["params"].items()})
+        params: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record["params"].items()}
+        model = cls(**params)
         model.builder_ = StageBuilder.from_json(record["builder"])
         model.n_columns_ = int(record["n_columns"])
         model.function_ = function_from_arrays(model.builder_.function, model.n_columns_, arrays)

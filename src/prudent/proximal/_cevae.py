@@ -77,12 +77,12 @@ class CEVAE(DirectEffect):
         arrays = {name: scaler.forward(raw[name]) for name, scaler in scalers.items()}
         splits = held_out_splits(np.arange(len(x)), self.n_networks, rng)
         stack_seed, draw_seed = (int(s) for s in rng.integers(2**31 - 2, size=2))
-        sizes = tuple(arrays[name].shape[1] for name in ("x", "t", "y"))
-        self.network_, self.sizes_ = self.network or MLPSpec((64, 64)), sizes
+        n_x, n_t, n_y = (arrays[name].shape[1] for name in ("x", "t", "y"))
+        self.network_, self.sizes_ = self.network or MLPSpec((64, 64)), (n_x, n_t, n_y)
         with Progress(self.show_progress) as progress:
             models, _ = fit_stack(
                 stack_networks(
-                    lambda key: LatentModel.of(self.network_, *sizes, self.n_latent, key=key),
+                    lambda key: LatentModel.of(self.network_, n_x, n_t, n_y, self.n_latent, key=key),
                     len(splits),
                     jax.random.key(stack_seed),
                 ),
@@ -129,13 +129,14 @@ class CEVAE(DirectEffect):
         from prudent.nn import spec_from_json, stack_networks
         from prudent.proximal._latent_model import LatentModel
 
-        self.network_, self.sizes_ = spec_from_json(record["network"]), tuple(record["sizes"])
+        n_x, n_t, n_y = record["sizes"]
+        self.network_, self.sizes_ = spec_from_json(record["network"]), (n_x, n_t, n_y)
         self.latent_ = arrays["latent"]
         self.treatment_scaler_, self.outcome_scaler_ = (
             Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in ("t", "y")
         )
         skeleton = stack_networks(
-            lambda key: LatentModel.of(self.network_, *self.sizes_, self.n_latent, key=key),
+            lambda key: LatentModel.of(self.network_, n_x, n_t, n_y, self.n_latent, key=key),
             len(self.latent_),
             jax.random.key(0),
         )

@@ -64,6 +64,8 @@ class PlainRegression(DirectEffect):
             others.insert(1, data.treatment_proxy)
         self.others_ = np.hstack(others)
         x = np.hstack([data.treatment, self.others_])
+        # Has ``predict``.
+        self.function_: Any
         if isinstance(self.model, str) and self.model == "network":
             blocks = column_blocks([data.treatment, *others])
             self.function_ = self._fit_networks(data.outcome, x, blocks, seed)
