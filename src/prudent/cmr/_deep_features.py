@@ -12,6 +12,8 @@ from prudent.nn import NetworkSpec, spec_from_json, spec_to_json
 
 # Blocks with more columns than this enter through learnt features only.
 MAX_RAW = 10
+SOLVER_TOLERANCE = 1e-4
+SOLVER_STEPS = 60
 
 
 class BlockFeatures(eqx.Module):
@@ -111,9 +113,18 @@ class TwoStageLoss(eqx.Module):
 
 
 def ridge(features: Float[Array, "n p"], target: Float[Array, "n t"], penalty: float) -> Float[Array, "p t"]:
-    """(features' features / n + penalty)^-1 features' target / n."""
+    """(features' features / n + penalty)^-1 features' target / n, by conjugate gradients.
+
+    Not by LAPACK: batched factorisations within a compiled loop can block XLA's thread pool for good (seen with
+    jaxlib on two cores). Training needs no more digits; the final regressions are solved exactly.
+    """
     gram = features.T @ features / len(features) + penalty * jnp.eye(features.shape[1])
-    return jax.scipy.linalg.solve(gram, features.T @ target / len(features), assume_a="pos")
+    diagonal = jnp.diagonal(gram)[:, None]
+    right = features.T @ target / len(features)
+    solution, _ = jax.scipy.sparse.linalg.cg(
+        lambda v: gram @ v, right, tol=SOLVER_TOLERANCE, maxiter=SOLVER_STEPS, M=lambda v: v / diagonal
+    )
+    return solution
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Stage 1 is a ridge regression of features of the modelled columns W on products of features of the known columns A and
 of the instruments V; stage 2 a ridge regression of y on products of other features of A and the predicted features of
-W. Both are solved in closed form at every step. The features of stage 1 follow the gradient of its error, those of
+W. Both are solved anew at every step. The features of stage 1 follow the gradient of its error, those of
 stage 2 the gradient of the outcome's error, through both solutions. Features end without a rectifier, which could
 die and take a whole product with it (Kompa et al., 2022).
 """
@@ -40,7 +40,7 @@ class DFPV(MomentEstimator):
         and the columns of c only (the treatment proxy); for example an ``ImageSpec``.
     n_functions : int, default=3
         Functions averaged; they differ in their initial features and in the order of rows.
-    ridge : (float, float), default=(1e-3, 1e-3)
+    ridge : (float, float), default=(1e-2, 1e-2)
         Penalties of the two stages during training, per row and in standard units. The final regressions choose
         theirs by cross-validation.
     n_folds : int, default=5
@@ -66,7 +66,7 @@ class DFPV(MomentEstimator):
         modelled_network: "NetworkSpec | None" = None,
         instrument_network: "NetworkSpec | None" = None,
         n_functions: int = 3,
-        ridge: tuple[float, float] = (1e-3, 1e-3),
+        ridge: tuple[float, float] = (1e-2, 1e-2),
         n_folds: int = 5,
         train: "TrainConfig | None" = None,
         show_progress: bool | None = None,
@@ -132,10 +132,10 @@ class DFPV(MomentEstimator):
             )
         folds = cross_fit_folds(n_rows, self.n_folds, rng, problem.groups)
         features = apply_in_blocks(FeatureMaps(stages), np.hstack([data["x"], data["c"]]))
-        solutions = [
-            _final_stages(*(np.asarray(part[member], dtype=float) for part in features), data["y"], folds)
-            for member in range(self.n_functions)
-        ]
+        solutions = []
+        for member in range(self.n_functions):
+            known, modelled, given = (np.asarray(part[member], dtype=float) for part in features)
+            solutions.append(_final_stages(known, modelled, given, data["y"], folds))
         self.penalties_ = tuple(penalties for _, penalties in solutions)
         coefficient = jnp.asarray(np.stack([solution for solution, _ in solutions]), jnp.float32)
         networks = eqx.tree_at(lambda f: f.coefficient, stages.function, coefficient)

@@ -31,7 +31,7 @@ class NMMR(MomentEstimator):
         Whether pairs of a row with itself are left out (U, unbiased) or counted (V).
     network : NetworkSpec, optional
         Network of f. Default: :class:`prudent.nn.MLPSpec` with three rectified layers of 80.
-    bandwidth : float, default=0.5
+    bandwidth : float, default=0.2
         Bandwidth of the kernel of c, in multiples of the median distance between rows.
     n_networks : int, optional
         Networks that are averaged; they differ in initial weights and batches. Default: 5, or 2 for wide inputs.
@@ -51,7 +51,7 @@ class NMMR(MomentEstimator):
         statistic: str = "u",
         *,
         network: "NetworkSpec | None" = None,
-        bandwidth: float = 0.5,
+        bandwidth: float = 0.2,
         n_networks: int | None = None,
         train: "TrainConfig | None" = None,
         show_progress: bool | None = None,
@@ -151,7 +151,7 @@ def default_training(n_rows: int, is_wide: bool) -> "TrainConfig":
     if is_wide:
         steps = min(steps, 1000)
     return TrainConfig(
-        learning_rate=3e-3, weight_decay=0.03, batch_size=256, max_steps=steps, evaluate_every=steps // 10
+        learning_rate=1e-2, weight_decay=0.03, batch_size=256, max_steps=steps, evaluate_every=steps // 10
     )
 
 
