@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _HOME = {
     "IVRegression": "prudent.iv",
     "load": "prudent._storage",
+    "tune": "prudent.cmr",
     "DataError": "prudent.errors",
     "ModelFileError": "prudent.errors",
     "NotFittedError": "prudent.errors",
@@ -35,11 +36,13 @@ __all__ = [
     "load",
     "ltl",
     "nn",
+    "tune",
 ]
 
 if TYPE_CHECKING:
     from prudent import bench, cmr, datasets, envs, errors, iv, ltl, nn
     from prudent._storage import load
+    from prudent.cmr import tune
     from prudent.errors import DataError, ModelFileError, NotFittedError, PrudentError, RoleError
     from prudent.iv import IVRegression
 

@@ -5,29 +5,42 @@ from typing import Any
 import numpy as np
 
 from prudent.cmr._base import MomentError, MomentEstimator
+from prudent.cmr._deepgmm import DeepGMM
+from prudent.cmr._deepiv import DeepIV
+from prudent.cmr._dfiv import DFIV
 from prudent.cmr._dfpv import DFPV
 from prudent.cmr._dmlcmr import DMLCMR, Defaults, FitReport, Strength
 from prudent.cmr._kpv import KPV
 from prudent.cmr._nmmr import NMMR
 from prudent.cmr._pmmr import PMMR
+from prudent.cmr._tune import Trial, Tuning, tune
 
 __all__ = [
+    "DFIV",
     "DFPV",
     "DMLCMR",
     "KPV",
     "NMMR",
     "PMMR",
+    "DeepGMM",
+    "DeepIV",
     "Defaults",
     "FitReport",
     "MomentError",
     "MomentEstimator",
     "Strength",
+    "Trial",
+    "Tuning",
     "estimator_from_state",
+    "tune",
 ]
 
 _SAVED = {
-    "DMLCMR": DMLCMR,
+    "DFIV": DFIV,
     "DFPV": DFPV,
+    "DMLCMR": DMLCMR,
+    "DeepGMM": DeepGMM,
+    "DeepIV": DeepIV,
     "KPV": KPV,
     "NMMR": NMMR,
     "PMMR": PMMR,
