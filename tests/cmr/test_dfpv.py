@@ -15,8 +15,8 @@ from prudent.cmr._dfpv import PENALTIES, _final_stages
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import ImageSpec, MLPSpec, TrainConfig
 
-SMALL = MLPSpec((8, 4))
-BRIEF = TrainConfig(learning_rate=3e-3, weight_decay=0.1, batch_size=256, max_steps=100, evaluate_every=50)
+SMALL = MLPSpec((4, 2))
+BRIEF = TrainConfig(learning_rate=3e-3, weight_decay=0.1, batch_size=128, max_steps=60, evaluate_every=60)
 
 
 def quick(**settings) -> DFPV:

@@ -14,7 +14,7 @@ from prudent.cmr._problem import Problem
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import MLPSpec, TrainConfig
 
-BRIEF = TrainConfig(learning_rate=2e-2, weight_decay=0.0, batch_size=128, max_steps=400, evaluate_every=100)
+BRIEF = TrainConfig(learning_rate=2e-2, weight_decay=0.0, batch_size=128, max_steps=300, evaluate_every=300)
 
 
 def quick(statistic="u", **settings) -> NMMR:

@@ -13,7 +13,7 @@ from prudent.nn import NetworkSpec, spec_from_json, spec_to_json
 # Blocks with more columns than this enter through learnt features only.
 MAX_RAW = 10
 SOLVER_TOLERANCE = 1e-4
-SOLVER_STEPS = 60
+SOLVER_STEPS = 30
 
 
 class BlockFeatures(eqx.Module):
