@@ -113,7 +113,10 @@ class PKDR(DirectEffect):
             losses.append(_held_out_loss(moments, candidates[-1][1], goal, folds))
         chosen, number = smoothest(np.stack(losses))
         (self.basis_, features, self.bandwidth_), self.penalty_ = candidates[chosen], float(PENALTIES[number])
-        self.coefficient_ = solve_moments(moments.T @ features / len(x), goal[:, None], np.array([self.penalty_]))[0]
+        coefficient = solve_moments(moments.T @ features / len(x), goal[:, None], np.array([self.penalty_]))[0]
+        # The mean of q is one (take m = 1); the penalty has shrunk it.
+        mean = float(np.mean(features @ coefficient))
+        self.coefficient_ = coefficient / mean if mean > 0 else coefficient
 
     def _effect(self, treatment: Matrix) -> Matrix:
         mean = mean_over_units(self.outcome_bridge_.predict, treatment, self.others_)
