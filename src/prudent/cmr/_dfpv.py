@@ -15,7 +15,7 @@ from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
-from prudent.cmr._problem import Problem, check_count, simple_params
+from prudent.cmr._problem import Problem, check_count, params_from_json, simple_params
 from prudent.cmr._product_kernel import block_scaler, c_blocks, fit_ridge, out_of_fold_ridge, x_blocks
 from prudent.errors import DataError
 
@@ -167,8 +167,7 @@ class DFPV(MomentEstimator):
         from prudent.cmr._deep_features import StageBuilder
         from prudent.cmr._second_stage import function_from_arrays
 
-        params: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record["params"].items()}
-        model = cls(**params)
+        model = cls(**params_from_json(record["params"]))
         model.builder_ = StageBuilder.from_json(record["builder"])
         model.n_columns_ = int(record["n_columns"])
         model.function_ = function_from_arrays(model.builder_.function, model.n_columns_, arrays)

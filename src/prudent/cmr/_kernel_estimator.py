@@ -6,7 +6,7 @@ import numpy as np
 
 from prudent.cmr._arrays import Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
-from prudent.cmr._problem import Problem, check_count, check_positive, simple_params
+from prudent.cmr._problem import Problem, check_count, check_positive, params_from_json, simple_params
 from prudent.cmr._product_kernel import KernelBasis
 
 
@@ -40,7 +40,7 @@ class KernelEstimator(MomentEstimator):
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """Rebuild a fitted estimator; it predicts, but the chosen bandwidths and penalties are not kept."""
-        model = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in record["params"].items()})
+        model = cls(**params_from_json(record["params"]))
         model.basis_ = KernelBasis.from_state(record["basis"], arrays)
         model.coefficient_ = arrays["coefficient"]
         model.y_scaler_ = Scaler(arrays["y.mean"], arrays["y.scale"])

@@ -7,6 +7,7 @@ import numpy as np
 
 from prudent.cmr._arrays import Matrix, as_matrix, is_discrete, shared_columns
 from prudent.cmr._base import check_seed
+from prudent.cmr._folds import cross_fit_folds
 from prudent.errors import DataError
 
 
@@ -59,6 +60,11 @@ class Problem:
             instruments=[j for j in range(c.shape[1]) if j not in shared.values()],
         )
 
+    def inner_folds(self, n_folds: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """Folds for choices inside a fit: ``n_folds`` of them, or fewer where there are few units."""
+        n_units = len(self.x) if self.groups is None else len(np.unique(self.groups))
+        return cross_fit_folds(len(self.x), max(2, min(n_folds, n_units // 2)), rng, self.groups)
+
     def discrete(self, setting: Any) -> list[int]:
         """Positions in ``modelled`` of its discrete columns, from the data ("auto") or as the user says."""
         if isinstance(setting, str):
@@ -93,3 +99,8 @@ def simple_params(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters that JSON can hold; sequences as lists."""
     simple = {k: list(v) if isinstance(v, tuple) else v for k, v in params.items()}
     return {k: v for k, v in simple.items() if isinstance(v, bool | int | float | str | list | None)}
+
+
+def params_from_json(params: dict[str, Any]) -> dict[str, Any]:
+    """What :func:`simple_params` wrote, with sequences as tuples again."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in params.items()}

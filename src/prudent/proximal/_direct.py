@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 
 from prudent.cmr._arrays import Matrix, as_matrix
 from prudent.cmr._base import check_seed
-from prudent.cmr._problem import simple_params
+from prudent.cmr._problem import params_from_json, simple_params
 from prudent.errors import DataError, NotFittedError
 
 MIN_ROWS = 20
@@ -87,7 +87,7 @@ class DirectEffect(BaseEstimator, abc.ABC):
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """Rebuild from what :meth:`save` wrote."""
-        model = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in record["params"].items()})
+        model = cls(**params_from_json(record["params"]))
         model.n_treatments_, model.n_outcomes_ = int(record["n_treatments"]), int(record["n_outcomes"])
         model._restore(record, arrays)
         return model
