@@ -16,7 +16,12 @@ FORMAT = "prudent-model"
 FORMAT_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 # Only these names are looked up for what a file says it is.
-KINDS = {"IVRegression": "prudent.iv"}
+KINDS = {
+    "IVRegression": "prudent.iv",
+    "CEVAE": "prudent.proximal._cevae",
+    "PKDR": "prudent.proximal._doubly_robust",
+    "PlainRegression": "prudent.proximal._plain",
+}
 
 
 def check_folder(folder: str | Path) -> Path:
