@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "IVRegression": "prudent.iv",
+    "ProximalRegression": "prudent.proximal",
     "load": "prudent._storage",
     "DataError": "prudent.errors",
     "ModelFileError": "prudent.errors",
@@ -17,13 +18,14 @@ _HOME = {
     "PrudentError": "prudent.errors",
     "RoleError": "prudent.errors",
 }
-_PACKAGES = ("bench", "cmr", "datasets", "envs", "errors", "iv", "ltl", "nn")
+_PACKAGES = ("bench", "cmr", "datasets", "envs", "errors", "iv", "ltl", "nn", "proximal")
 
 __all__ = [
     "DataError",
     "IVRegression",
     "ModelFileError",
     "NotFittedError",
+    "ProximalRegression",
     "PrudentError",
     "RoleError",
     "bench",
@@ -35,13 +37,15 @@ __all__ = [
     "load",
     "ltl",
     "nn",
+    "proximal",
 ]
 
 if TYPE_CHECKING:
-    from prudent import bench, cmr, datasets, envs, errors, iv, ltl, nn
+    from prudent import bench, cmr, datasets, envs, errors, iv, ltl, nn, proximal
     from prudent._storage import load
     from prudent.errors import DataError, ModelFileError, NotFittedError, PrudentError, RoleError
     from prudent.iv import IVRegression
+    from prudent.proximal import ProximalRegression
 
 
 def __getattr__(name: str) -> Any:

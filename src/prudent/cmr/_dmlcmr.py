@@ -106,6 +106,12 @@ class DMLCMR(MomentEstimator):
     train, function_train : TrainConfig, optional
         Training of the nuisances and of f. By default steps and batch come from :class:`Defaults` and the weight
         decay of the nuisances from a pilot on held-out loss.
+    outcome : {"fitted", "observed"}, default="fitted"
+        Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
+        noise, but no error of a fit. With "observed" s is not fitted.
+    draws : {2, 1}, default=2
+        2 is the unbiased loss. 1 puts one draw of X inside the square, as the published code does; f is then shrunk.
+        For comparisons only.
     show_progress : bool, optional
         Progress bars on standard error; by default only on a terminal.
 
@@ -130,6 +136,8 @@ class DMLCMR(MomentEstimator):
         n_functions: int = 4,
         train: "TrainConfig | None" = None,
         function_train: "TrainConfig | None" = None,
+        outcome: str = "fitted",
+        draws: int = 2,
         show_progress: bool | None = None,
     ):
         self.n_folds = n_folds
@@ -142,12 +150,14 @@ class DMLCMR(MomentEstimator):
         self.n_functions = n_functions
         self.train = train
         self.function_train = function_train
+        self.outcome = outcome
+        self.draws = draws
         self.show_progress = show_progress
 
     def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
         """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
-        from prudent.cmr._outcome import fit_outcome
+        from prudent.cmr._outcome import fit_outcome, observed_outcome
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
         from prudent.nn import TrainConfig
 
@@ -179,7 +189,7 @@ class DMLCMR(MomentEstimator):
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
             # The two nuisances are independent, and one compiled program keeps about one core busy.
             outcome_job = threads.submit(
-                fit_outcome,
+                observed_outcome if self.outcome == "observed" else fit_outcome,
                 y,
                 c,
                 c_standard,
@@ -222,13 +232,14 @@ class DMLCMR(MomentEstimator):
                 n_functions=self.n_functions,
                 seed=seeds[2],
                 progress=progress,
+                one_draw=self.draws == 1,
             )
         self.n_columns_ = x.shape[1]
         audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
         self.report_ = FitReport(
             n_rows=len(x),
             n_folds=self.n_folds,
-            outcome_r2=_r2(y, outcome.prediction),
+            outcome_r2=_r2(y, outcome.prediction) if self.outcome == "fitted" else (),
             modelled_r2=_r2(x[:, modelled], law.nodes.mean()),
             modelled=tuple(modelled),
             strength=tuple(
@@ -280,6 +291,9 @@ class DMLCMR(MomentEstimator):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        for name, allowed in (("outcome", ("fitted", "observed")), ("draws", (1, 2))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
         if n_rows < MIN_ROWS:
             raise DataError(f"DMLCMR needs at least {MIN_ROWS} rows, got {n_rows}. Bring more data.")
         if groups is not None and len(groups) != n_rows:

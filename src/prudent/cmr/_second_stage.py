@@ -57,6 +57,7 @@ class ScoreLoss(eqx.Module):
     slots: tuple[int, ...] = eqx.field(static=True)
     is_exact: bool = eqx.field(static=True)
     paired: bool = eqx.field(static=True)
+    one_draw: bool = eqx.field(static=True, default=False)
 
     def __call__(self, network, batch, key):
         """One unbiased estimate of the squared conditional moment per row."""
@@ -69,6 +70,11 @@ class ScoreLoss(eqx.Module):
             inner = at_nodes.reshape(rows, n_levels, n_nodes, -1).mean(axis=2)
             residual = batch["s"] - jnp.einsum("nl,nlo->no", weight, inner)
             return jnp.sum(residual**2, axis=-1)
+        if self.one_draw:
+            which = jax.random.randint(jax.random.fold_in(key, 1), (rows, 1, 1, 1), 0, n_nodes)
+            drawn = jnp.take_along_axis(value, which, axis=2)[:, :, 0]
+            at_nodes = function_values(network, drawn, batch["known"], self.slots, key)
+            return jnp.sum((batch["s"] - jnp.einsum("nl,nlo->no", weight, at_nodes)) ** 2, axis=-1)
         chosen = self._two_sets(value, key)
         at_nodes = function_values(network, chosen.reshape(rows, -1, width), batch["known"], self.slots, key)
         inner = at_nodes.reshape(rows, n_levels, 2, NODES_PER_SET, -1).mean(axis=3)
@@ -110,6 +116,7 @@ def fit_second_stage(
     n_functions: int,
     seed: int,
     progress: Progress | None,
+    one_draw: bool = False,
 ) -> tuple[SecondStage, list[SecondStage]]:
     """Fit ``n_functions`` networks to the score on the first part, and one network on each further part.
 
@@ -119,6 +126,8 @@ def fit_second_stage(
         All rows with their out-of-fold nuisances; then, per audited fold, the other rows with that fold's nuisances.
     slots : tuple of int
         Position in (modelled, known) of every column of x.
+    one_draw : bool
+        One draw inside the square, as in the published code: biased, for comparisons.
     """
     x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
     order = np.argsort(slots)
@@ -135,7 +144,7 @@ def fit_second_stage(
     blocks = [np.arange(end - len(part.s), end) for part, end in zip(parts, ends, strict=True)]
     rows = [blocks[0]] * n_functions + blocks[1:]
     nodes = parts[0].nodes
-    loss = ScoreLoss(slots=slots, is_exact=nodes.is_exact, paired=nodes.paired)
+    loss = ScoreLoss(slots=slots, is_exact=nodes.is_exact, paired=nodes.paired, one_draw=one_draw)
     data = jax.tree.map(jnp.asarray, data)
 
     def fit_half(members: np.ndarray) -> Any:

@@ -54,7 +54,7 @@ def draw_hearts(scale: Any, orientation: Any, x: Any, y: Any, *, size: int = SIZ
         side = (SIDE * size / SIZE * scale[rows])[:, None, None]
         dx = pixel[None, None, :] - (size / 4 + size / 2 * x[rows])[:, None, None]
         dy = (size / 4 + size / 2 * y[rows])[:, None, None] - pixel[None, :, None]
-        # In the frame of the square, whose sides lie along the axes: the heart stands on a corner, hence the 45 degrees.
+        # The frame of the square, which stands on a corner: hence the 45 degrees.
         turn = angle[rows, None, None] + np.float32(np.pi / 4)
         cos, sin = np.cos(turn), np.sin(turn)
         u, v = cos * dx + sin * dy, cos * dy - sin * dx
@@ -153,7 +153,8 @@ def _official(folder: str) -> np.ndarray:
     path = Path(folder) / OFFICIAL_NAME
     if not folder or not path.is_file():
         raise DataError(
-            f"The official pictures need {OFFICIAL_NAME} in the folder that PRUDENT_DATA names, got {folder or 'none'}. "
+            f"The official pictures need {OFFICIAL_NAME} in the folder that PRUDENT_DATA names, got "
+            f"{folder or 'none'}. "
             "Download it from github.com/google-deepmind/dsprites-dataset, or use source='rendered'."
         )
     with np.load(path) as archive:

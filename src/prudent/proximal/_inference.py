@@ -1,0 +1,174 @@
+"""Standard errors for averages of a bridge function, from the debiased (orthogonal) score.
+
+theta(a) = E[h(a, W)] is linear in h. With a function q of C = (A, V, context) such that E[q(C) g(X)] = E[g(a, W)] for
+every g that matters (q represents the functional), the score
+
+    h(a, W) + q(C) (Y - h(X))
+
+has mean theta(a), and its mean moves only to second order with errors of h and of q. Its sample variance over n is the
+squared standard error: the first term brings the spread of W, the second the noise of the estimated h.
+
+q = E[xi(X) | C], where xi minimises E[(E[xi(X)|C])^2] / 2 - E[xi(a, W)] + penalty |xi|^2 (Bennett et al., 2022). Here
+xi is linear in fixed features (constant, columns, kernel sections), whose conditional means come out of fold, so that
+the minimiser is a ridge solution. The penalty is chosen for every a by the same criterion on held-out folds.
+
+What it assumes: rows (or groups) are independent; the bridge is identified (see the proxies' strength in
+``diagnose``); h is estimated well enough that the product of the errors of h and of q is negligible. With a continuous
+treatment theta(a) at a point has no root-n estimator in general: the features then stand for a smoothed value near a,
+and where there are few treatments near a neither number means much.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._base import regress_out_of_fold
+from prudent.cmr._folds import cross_fit_folds
+
+MAX_LANDMARKS = 40
+# Wider inputs are projected on this many principal components before features are made.
+MAX_INPUTS = 20
+N_FOLDS = 5
+PENALTIES = np.logspace(-6, 1, 15)
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """Debiased mean outcome under treatments that are set, with standard errors and a confidence interval.
+
+    ``plug_in`` is what ``effect`` gives; the difference to ``value`` is the estimated bias of h.
+    """
+
+    value: np.ndarray
+    standard_error: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    plug_in: np.ndarray
+    level: float
+
+    @classmethod
+    def of(cls, value: np.ndarray, error: np.ndarray, plug_in: np.ndarray, level: float) -> "Interval":
+        """Normal interval."""
+        reach = float(ndtri(0.5 + level / 2)) * error
+        return cls(value, error, value - reach, value + reach, plug_in, level)
+
+    def __str__(self) -> str:
+        lines = [f"{'value':>12} {'std. error':>12} {'lower':>12} {'upper':>12}   ({self.level:.0%} interval)"]
+        for row in zip(*(np.ravel(v) for v in (self.value, self.standard_error, self.lower, self.upper)), strict=True):
+            lines.append(" ".join(f"{v:12.5g}" for v in row))
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Constant, standardised columns and whitened kernel sections of x, of which xi is a linear combination."""
+
+    mean: np.ndarray
+    projection: np.ndarray
+    landmarks: np.ndarray
+    whitening: np.ndarray
+
+    @classmethod
+    def of(cls, x: Matrix, rng: np.random.Generator) -> "Features":
+        """Landmarks and scales from the rows of ``x``."""
+        scaler = Scaler.of(x)
+        if x.shape[1] <= MAX_INPUTS:
+            projection = np.diag(1 / scaler.scale)
+        else:
+            _, spread, directions = np.linalg.svd((x - scaler.mean) / scaler.scale, full_matrices=False)
+            spread = np.maximum(spread[:MAX_INPUTS] / np.sqrt(len(x)), 1e-12)
+            projection = (directions[:MAX_INPUTS] / spread[:, None] / scaler.scale).T
+        n_landmarks = min(MAX_LANDMARKS, len(x) // 25)
+        z = (x - scaler.mean) @ projection
+        landmarks = z[rng.choice(len(z), n_landmarks, replace=False)]
+        values, vectors = np.linalg.eigh(_kernel(landmarks, landmarks))
+        keep = values > 1e-6 * max(values.max(initial=0.0), 1e-300)
+        return cls(scaler.mean, projection, landmarks, vectors[:, keep] / np.sqrt(values[keep]))
+
+    def __call__(self, x: Matrix) -> np.ndarray:
+        z = (x - self.mean) @ self.projection
+        return np.hstack([np.ones((len(z), 1)), z, _kernel(z, self.landmarks) @ self.whitening])
+
+
+def _kernel(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    distance = np.sum(left**2, axis=1)[:, None] + np.sum(right**2, axis=1) - 2 * left @ right.T
+    return np.exp(-np.maximum(distance, 0) / (2 * max(left.shape[1], 1)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Correction:
+    """Everything that the score needs beside h: features, their conditional means out of fold, residuals of h."""
+
+    features: Features
+    conditional: np.ndarray
+    residual: np.ndarray
+    fold: np.ndarray
+    unit: np.ndarray
+
+    @classmethod
+    def of(cls, x: Matrix, c: Matrix, residual: Matrix, *, seed: int, groups: Any = None) -> "Correction":
+        """From the training rows; ``residual`` is Y - h(X)."""
+        rng = np.random.default_rng(seed)
+        features = Features.of(x, rng)
+        values = features(x)
+        groups = None if groups is None else np.asarray(groups).reshape(-1)
+        conditional = np.ones_like(values)
+        conditional[:, 1:] = regress_out_of_fold(values[:, 1:], c, seed=seed, n_folds=N_FOLDS, groups=groups)
+        unit = np.arange(len(x)) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+        n_folds = min(N_FOLDS, len(np.unique(unit)) // 2)
+        fold = np.zeros(len(x), dtype=int)
+        for number, rows in enumerate(cross_fit_folds(len(x), n_folds, rng, groups)):
+            fold[rows] = number
+        return cls(features, conditional, residual, fold, unit)
+
+    def score(self, at_treatment: Matrix, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(debiased mean, standard error) per outcome, for one treatment.
+
+        ``at_treatment`` has the rows (a, W_i, context_i), ``h`` the bridge there, (n, outcomes).
+        """
+        weight = self.conditional @ self._representer(self.features(at_treatment))
+        score = h + weight[:, None] * self.residual
+        value = score.mean(axis=0)
+        deviation = np.zeros((self.unit.max() + 1, score.shape[1]))
+        np.add.at(deviation, self.unit, score - value)
+        n_units = len(deviation)
+        error = np.sqrt(n_units / max(n_units - 1, 1) * np.sum(deviation**2, axis=0)) / len(score)
+        return value, error
+
+    def _representer(self, at_treatment: np.ndarray) -> np.ndarray:
+        """Coefficients of xi: ridge on the criterion of the module's text, the penalty by held-out folds."""
+        n_folds = int(self.fold.max()) + 1
+        sizes = np.bincount(self.fold, minlength=n_folds)
+        grams = [self.conditional[self.fold == k].T @ self.conditional[self.fold == k] for k in range(n_folds)]
+        means = [at_treatment[self.fold == k].sum(axis=0) for k in range(n_folds)]
+        loss = np.zeros(len(PENALTIES))
+        for k in range(n_folds):
+            rest = len(self.fold) - sizes[k]
+            paths = _ridge_path((sum(grams) - grams[k]) / rest, (sum(means) - means[k]) / rest)
+            loss += [b @ grams[k] @ b / 2 - means[k] @ b for b in paths]
+        return _ridge_path(sum(grams) / len(self.fold), sum(means) / len(self.fold))[int(np.argmin(loss))]
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Named arrays for a saved model."""
+        parts = {f"features.{f.name}": getattr(self.features, f.name) for f in dataclasses.fields(Features)}
+        own = {name: getattr(self, name) for name in ("conditional", "residual", "fold", "unit")}
+        return {f"correction.{name}": np.asarray(array) for name, array in (parts | own).items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> "Correction":
+        """Inverse of :meth:`to_arrays`."""
+        features = Features(*(arrays[f"correction.features.{f.name}"] for f in dataclasses.fields(Features)))
+        return cls(features, *(arrays[f"correction.{name}"] for name in ("conditional", "residual", "fold", "unit")))
+
+
+def _ridge_path(gram: np.ndarray, target: np.ndarray) -> list[np.ndarray]:
+    """Solutions for all penalties; the constant is not penalised."""
+    paths = []
+    for penalty in PENALTIES:
+        ridge = penalty * np.eye(len(gram))
+        ridge[0, 0] = 0.0
+        paths.append(np.linalg.solve(gram + ridge, target))
+    return paths
