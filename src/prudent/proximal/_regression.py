@@ -277,10 +277,11 @@ class ProximalRegression:
         if isinstance(estimator, DMLCMR) and estimator.network is None:
             from prudent.nn import TabularSpec
 
-            # Waves for the context only: effects are asked for at pairs (a, w) that never occur together.
+            # Effects are averages over pairs (a, w) of which many never occur together. A network of tanh units levels
+            # off where there are no data, others continue the trend; waves (for the context only) would go on waving.
             first = parts["treatment"].shape[1] + parts["outcome_proxy"].shape[1]
             embed = tuple(first + j for j in numeric_columns(parts["context"]))
-            estimator = estimator.set_params(network=TabularSpec(embed=embed))
+            estimator = estimator.set_params(network=TabularSpec(activation="tanh", dropout_rate=0.0, embed=embed))
         return estimator
 
     def _compressions(self, matrices: dict[str, np.ndarray]) -> dict[str, Compression]:
