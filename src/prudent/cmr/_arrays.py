@@ -44,20 +44,13 @@ def as_matrix(name: str, value: Any, *, n_rows: int | None = None, n_columns: in
 
 def shared_columns(x: Matrix, c: Matrix) -> dict[int, int]:
     """Columns of ``x`` that stand in ``c``, too: {column of x: column of c}. They are known given c, exactly."""
-    places: dict[bytes, list[int]] = {}
-    for j in range(c.shape[1]):
-        places.setdefault(_fingerprint(c[:, j]), []).append(j)
     found: dict[int, int] = {}
     for i in range(x.shape[1]):
-        equal = places.get(_fingerprint(x[:, i]))
-        if equal:
-            found[i] = equal.pop(0)
+        for j in range(c.shape[1]):
+            if j not in found.values() and np.array_equal(x[:, i], c[:, j]):
+                found[i] = j
+                break
     return found
-
-
-def _fingerprint(column: np.ndarray) -> bytes:
-    # Adding zero makes -0.0 and 0.0, which are equal, alike.
-    return np.ascontiguousarray(column + 0.0).tobytes()
 
 
 def is_discrete(column: np.ndarray) -> bool:
