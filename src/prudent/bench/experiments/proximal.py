@@ -205,8 +205,8 @@ demand = Experiment(
     title="Demand with two proxies",
     protocol=(
         "demand design of Xu et al. (2021) with proxies; mean squared error of E[Y | do(a)] on 10 prices from 10 to "
-        "30, raw units, averaged over the W of the training rows. Below a = 17 the average runs over pairs (a, w) that the "
-        "data do not have: the cap of the true curve is seen in 1 row of 18,000."
+        "30, raw units, averaged over the W of the training rows. Below a = 17 the average runs over pairs (a, w) "
+        "that the data do not have: the cap of the true curve is seen in 1 row of 18,000."
     ),
     run_cell=f"{_HERE}:run_demand",
     methods=(_DML, _CE, *_OTHERS, _TWO_STAGE, *_PLAIN),
@@ -297,8 +297,8 @@ sprites = Experiment(
     protocol=(
         "hearts drawn here, 64 x 64 pixels, picture W, second version of the structural function; mean squared error "
         "on 588 noise-free pictures. Not comparable with published dSprites errors. Pictures enter as principal "
-        "components (64 for A, 16 for W). The picture shows the hidden height, so V says nothing more about it and the bridge is "
-        "not unique: the table compares what estimators prefer among solutions."
+        "components (64 for A, 16 for W). The picture shows the hidden height, so V says nothing more about it and "
+        "the bridge is not unique: the table compares what estimators prefer among solutions."
     ),
     run_cell=f"{_HERE}:run_sprites",
     methods=(_DML, _CE, *_OTHERS, *_PLAIN),
