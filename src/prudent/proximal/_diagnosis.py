@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from prudent.cmr import DMLCMR, MomentError, MomentEstimator, Strength
+from prudent.cmr import FitReport, MomentError, MomentEstimator, Strength
 from prudent.cmr._arrays import Matrix
 from prudent.cmr._base import regress_out_of_fold, residual_moment
 from prudent.cmr._dmlcmr import partial_strength
@@ -66,16 +66,18 @@ class ProximalDiagnosis:
         predicted = fitted[:, y.shape[1] :]
         without = regress_out_of_fold(w, known, seed=seed, groups=groups)
         report = getattr(estimator, "report_", None)
-        audited = getattr(report, "moment", None)
+        audited, proxy_r2, outcome_r2 = None, _r2(w, predicted), _r2(y, fitted[:, : y.shape[1]])
+        if isinstance(report, FitReport):
+            # The estimator's own nuisances, where it has them.
+            audited, proxy_r2, outcome_r2 = report.moment, report.modelled_r2, report.outcome_r2 or outcome_r2
         return cls(
             n_rows=len(y),
             proxy_names=proxy_names,
             n_treatment_proxies=parts["treatment_proxy"].shape[1],
             strength=tuple(partial_strength(*column) for column in zip(w.T, predicted.T, without.T, strict=True)),
             weakest=weakest_direction(w, predicted, without),
-            proxy_r2=report.modelled_r2 if isinstance(estimator, DMLCMR) and report else _r2(w, predicted),
-            outcome_r2=(isinstance(estimator, DMLCMR) and report and report.outcome_r2)
-            or _r2(y, fitted[:, : y.shape[1]]),
+            proxy_r2=proxy_r2,
+            outcome_r2=outcome_r2,
             moment=audited or residual_moment(residual, c, seed=seed, groups=groups),
             moment_is_audited=audited is not None,
             moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups),

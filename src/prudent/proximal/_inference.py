@@ -9,13 +9,15 @@ has mean theta(a), and its mean moves only to second order with errors of h and 
 squared standard error: the first term brings the spread of W, the second the noise of the estimated h.
 
 q = E[xi(X) | C], where xi minimises E[(E[xi(X)|C])^2] / 2 - E[xi(a, W)] + penalty |xi|^2 (Bennett et al., 2022). Here
-xi is linear in fixed features (constant, columns, kernel sections), whose conditional means come out of fold, so that
-the minimiser is a ridge solution. The penalty is chosen for every a by the same criterion on held-out folds.
+xi is linear in a few fixed features, whose conditional means come out of fold, so that the minimiser is a ridge
+solution; the penalty is chosen for every a by the same criterion on held-out folds. The features are the directions in
+which h may be wrong: constant and columns if the fitted h is linear (the score is then that of two-stage least
+squares), else also squares, products and h itself.
 
 What it assumes: rows (or groups) are independent; the bridge is identified (see the proxies' strength in
-``diagnose``); h is estimated well enough that the product of the errors of h and of q is negligible. With a continuous
-treatment theta(a) at a point has no root-n estimator in general: the features then stand for a smoothed value near a,
-and where there are few treatments near a neither number means much.
+``diagnose``); errors of h outside the span of the features are small beside the standard error. The last is a real
+assumption: with a continuous treatment E[h(a, W)] at a point has no root-n estimator without one, and far from the
+observed treatments neither the effect nor its standard error is worth much.
 """
 
 import dataclasses
@@ -28,11 +30,12 @@ from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._base import regress_out_of_fold
 from prudent.cmr._folds import cross_fit_folds
 
-MAX_LANDMARKS = 40
-# Wider inputs are projected on this many principal components before features are made.
+# Wider inputs get no squares and products.
+MAX_CURVED = 6
+# Wider inputs are projected on this many principal components.
 MAX_INPUTS = 20
 N_FOLDS = 5
-PENALTIES = np.logspace(-6, 1, 15)
+PENALTIES = np.logspace(-6, 0, 13)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,38 +67,46 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Constant, standardised columns and whitened kernel sections of x, of which xi is a linear combination."""
+    """Functions of x, of which xi is a linear combination; see the module's text.
+
+    ``columns`` is the projection to standard units (or principal components), ``h_scale`` and ``h_mean`` standardise
+    the bridge, one number per outcome; both are empty for a linear bridge.
+    """
 
     mean: np.ndarray
-    projection: np.ndarray
-    landmarks: np.ndarray
-    whitening: np.ndarray
+    columns: np.ndarray
+    h_mean: np.ndarray
+    h_scale: np.ndarray
 
     @classmethod
-    def of(cls, x: Matrix, rng: np.random.Generator) -> "Features":
-        """Landmarks and scales from the rows of ``x``."""
-        scaler = Scaler.of(x)
+    def of(cls, x: Matrix, h: Matrix) -> "Features":
+        """Scales from the rows of ``x`` and the bridge there."""
+        scaler, bridge = Scaler.of(x), Scaler.of(h)
         if x.shape[1] <= MAX_INPUTS:
-            projection = np.diag(1 / scaler.scale)
+            columns = np.diag(1 / scaler.scale)
         else:
             _, spread, directions = np.linalg.svd((x - scaler.mean) / scaler.scale, full_matrices=False)
             spread = np.maximum(spread[:MAX_INPUTS] / np.sqrt(len(x)), 1e-12)
-            projection = (directions[:MAX_INPUTS] / spread[:, None] / scaler.scale).T
-        n_landmarks = min(MAX_LANDMARKS, len(x) // 25)
-        z = (x - scaler.mean) @ projection
-        landmarks = z[rng.choice(len(z), n_landmarks, replace=False)]
-        values, vectors = np.linalg.eigh(_kernel(landmarks, landmarks))
-        keep = values > 1e-6 * max(values.max(initial=0.0), 1e-300)
-        return cls(scaler.mean, projection, landmarks, vectors[:, keep] / np.sqrt(values[keep]))
+            columns = (directions[:MAX_INPUTS] / spread[:, None] / scaler.scale).T
+        if _is_linear(x, h):
+            return cls(scaler.mean, columns, np.empty(0), np.empty(0))
+        return cls(scaler.mean, columns, bridge.mean, bridge.scale)
 
-    def __call__(self, x: Matrix) -> np.ndarray:
-        z = (x - self.mean) @ self.projection
-        return np.hstack([np.ones((len(z), 1)), z, _kernel(z, self.landmarks) @ self.whitening])
+    def __call__(self, x: Matrix, h: Matrix) -> np.ndarray:
+        z = (x - self.mean) @ self.columns
+        parts = [np.ones((len(z), 1)), z]
+        if len(self.h_mean):
+            parts.append((h - self.h_mean) / self.h_scale)
+            if z.shape[1] <= MAX_CURVED:
+                parts += [z[:, [i]] * z[:, i:] for i in range(z.shape[1])]
+        return np.hstack(parts)
 
 
-def _kernel(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    distance = np.sum(left**2, axis=1)[:, None] + np.sum(right**2, axis=1) - 2 * left @ right.T
-    return np.exp(-np.maximum(distance, 0) / (2 * max(left.shape[1], 1)))
+def _is_linear(x: Matrix, h: Matrix) -> bool:
+    design = np.hstack([np.ones((len(x), 1)), x])
+    left = h - design @ np.linalg.lstsq(design, h, rcond=None)[0]
+    # Networks compute in single precision.
+    return bool(np.all(left.std(axis=0) <= 1e-4 * np.maximum(h.std(axis=0), 1e-300)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,11 +120,11 @@ class Correction:
     unit: np.ndarray
 
     @classmethod
-    def of(cls, x: Matrix, c: Matrix, residual: Matrix, *, seed: int, groups: Any = None) -> "Correction":
-        """From the training rows; ``residual`` is Y - h(X)."""
+    def of(cls, y: Matrix, x: Matrix, c: Matrix, h: Matrix, *, seed: int, groups: Any = None) -> "Correction":
+        """From the training rows and the bridge ``h`` at their x."""
         rng = np.random.default_rng(seed)
-        features = Features.of(x, rng)
-        values = features(x)
+        features = Features.of(x, h)
+        values = features(x, h)
         groups = None if groups is None else np.asarray(groups).reshape(-1)
         conditional = np.ones_like(values)
         conditional[:, 1:] = regress_out_of_fold(values[:, 1:], c, seed=seed, n_folds=N_FOLDS, groups=groups)
@@ -122,14 +133,14 @@ class Correction:
         fold = np.zeros(len(x), dtype=int)
         for number, rows in enumerate(cross_fit_folds(len(x), n_folds, rng, groups)):
             fold[rows] = number
-        return cls(features, conditional, residual, fold, unit)
+        return cls(features, conditional, y - h, fold, unit)
 
     def score(self, at_treatment: Matrix, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(debiased mean, standard error) per outcome, for one treatment.
 
         ``at_treatment`` has the rows (a, W_i, context_i), ``h`` the bridge there, (n, outcomes).
         """
-        weight = self.conditional @ self._representer(self.features(at_treatment))
+        weight = self.conditional @ self._representer(self.features(at_treatment, h))
         score = h + weight[:, None] * self.residual
         value = score.mean(axis=0)
         deviation = np.zeros((self.unit.max() + 1, score.shape[1]))

@@ -131,13 +131,13 @@ class ProximalRegression:
         self.treatment_range_ = np.stack([matrices["treatment"].min(axis=0), matrices["treatment"].max(axis=0)])
         # The proxies and contexts to average over; they are saved with the model, which could not do its work without.
         self.sample_ = np.hstack([parts["outcome_proxy"], parts["context"]])
-        residual = y - self.estimator_.predict(x)
-        self.correction_ = Correction.of(x, c, residual, seed=int(self.seed), groups=groups)
+        h = self.estimator_.predict(x)
+        self.correction_ = Correction.of(y, x, c, h, seed=int(self.seed), groups=groups)
         self.diagnosis_ = ProximalDiagnosis.of(
             self.estimator_,
             y,
             parts,
-            residual,
+            y - h,
             proxy_names=self._proxy_names(parts["outcome_proxy"].shape[1]),
             kept={name: part.kept for name, part in self.compression_.items()},
             seed=int(self.seed),
@@ -164,9 +164,9 @@ class ProximalRegression:
     def interval(self, treatment: Any, *, level: float = 0.95) -> Interval:
         """Debiased effect with standard errors and a confidence interval for every treatment by itself.
 
-        The estimate is the mean of h(a, W) + q(A, V) (Y - h(A, W)), where q represents the average over W; see
-        ``prudent.proximal._inference`` for what it assumes. With a continuous treatment it speaks of a smoothed value
-        near a, and far from the data of an extrapolation.
+        The estimate is the mean of h(a, W) + q(A, V) (Y - h(A, W)), where q represents the average over W. It corrects
+        errors of h that are constant, linear or quadratic in (a, w), or a multiple of h, and assumes that others are
+        small; far from the observed treatments it extrapolates. ``prudent.proximal._inference`` has the formulas.
         """
         self._check_fitted()
         if not 0 < level < 1:
