@@ -1,7 +1,7 @@
 """No instrument, but two traces of what is hidden: proximal causal learning.
 
-Demand for tickets is hidden and moves price and sales together. Two things follow it: fuel costs (which act on the price
-and not on sales) and page views (which the price does not move). PRUDENT_EXAMPLE_ROWS makes the example smaller.
+Demand for tickets is hidden and moves price and sales together. Two things follow it: fuel costs (which act on the
+price and not on sales) and page views (which the price does not move). PRUDENT_EXAMPLE_ROWS makes it smaller.
 """
 
 import os
