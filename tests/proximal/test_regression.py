@@ -112,6 +112,15 @@ def test_only_the_outcome_proxy_is_modelled(model):
     assert model.estimator_.report_.modelled == (1,)
 
 
+def test_ablation_options_change_the_fit_and_are_checked(model, frame, quick_estimator):
+    observed = ProximalRegression(quick_estimator(outcome="observed", draws=1), seed=0).fit(frame, **ROLES)
+    assert observed.estimator_.report_.outcome_r2 == ()
+    assert observed.effect([1.0])[0] != model.effect([1.0])[0]
+    for name, value in (("outcome", "guessed"), ("draws", 3)):
+        with pytest.raises(ValueError, match=f"{name} must be one of"):
+            ProximalRegression(quick_estimator(**{name: value}), seed=0).fit(frame, **ROLES)
+
+
 def test_effect_is_the_mean_of_the_bridge(model, frame):
     by_hand = model.bridge(1.5, frame[["w"]]).mean()
     assert model.effect([1.5])[0] == pytest.approx(by_hand, rel=1e-5)
