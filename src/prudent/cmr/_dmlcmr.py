@@ -68,7 +68,8 @@ class FitReport:
 
     ``moment`` is measured on two audited folds, each with one network for f that was fitted without the fold, by
     nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold. It
-    speaks of that fit, which is a little worse than the one that is returned.
+    speaks of that fit, which is a little worse than the one that is returned. With ``start="regression"`` the outcome
+    of which ``outcome_r2`` speaks is what the regression leaves.
     """
 
     n_rows: int
@@ -106,6 +107,9 @@ class DMLCMR(MomentEstimator):
     train, function_train : TrainConfig, optional
         Training of the nuisances and of f. By default steps and batch come from :class:`Defaults` and the weight
         decay of the nuisances from a pilot on held-out loss.
+    start : {"zero", "regression"}, optional
+        "regression" solves for the correction of a plain regression of y on x. It pays where x says more about y than
+        c does, as in proximal learning, which has it by default; otherwise the default is "zero".
     outcome : {"fitted", "observed"}, default="fitted"
         Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
         noise, but no error of a fit. With "observed" s is not fitted.
@@ -117,8 +121,8 @@ class DMLCMR(MomentEstimator):
 
     Attributes
     ----------
-    function_ : SecondStage
-        The fitted ensemble; ``predict`` uses nothing else.
+    function_, baseline_ : SecondStage
+        The fitted ensemble, and the regression that it corrects (or None); ``predict`` adds them.
     report_ : FitReport
         Out-of-fold facts about the fit.
     """
@@ -136,6 +140,7 @@ class DMLCMR(MomentEstimator):
         n_functions: int = 4,
         train: "TrainConfig | None" = None,
         function_train: "TrainConfig | None" = None,
+        start: str | None = None,
         outcome: str = "fitted",
         draws: int = 2,
         show_progress: bool | None = None,
@@ -150,12 +155,14 @@ class DMLCMR(MomentEstimator):
         self.n_functions = n_functions
         self.train = train
         self.function_train = function_train
+        self.start = start
         self.outcome = outcome
         self.draws = draws
         self.show_progress = show_progress
 
     def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
         """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
+        from prudent.cmr._baseline import fit_baseline
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._outcome import fit_outcome, observed_outcome
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
@@ -186,7 +193,21 @@ class DMLCMR(MomentEstimator):
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
         discrete = discrete_columns(x[:, modelled], self._discrete_positions(modelled))
         instruments = [j for j in range(c.shape[1]) if j not in shared.values()]
+        self.network_ = self._spec(self.network, tuple(j for j in numeric_columns(x) if j in shared))
+        self.baseline_, observed = None, y
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
+            if self.start == "regression":
+                self.baseline_, fitted = fit_baseline(
+                    y,
+                    x,
+                    plan,
+                    network=self.network_,
+                    config=train,
+                    decay_guess=decay_guess,
+                    seed=int(rng.integers(2**31 - 2)),
+                    progress=progress,
+                )
+                y = y - fitted
             # The two nuisances are independent, and one compiled program keeps about one core busy.
             outcome_job = threads.submit(
                 observed_outcome if self.outcome == "observed" else fit_outcome,
@@ -213,7 +234,6 @@ class DMLCMR(MomentEstimator):
             )
             outcome = outcome_job.result()
             known = [j for j in range(x.shape[1]) if j in shared]
-            self.network_ = self._spec(self.network, tuple(j for j in numeric_columns(x) if j in shared))
             slots = tuple(int(p) for p in np.argsort(modelled + known))
             parts = [
                 ScoreData(s, nodes, x[part.rows][:, known])
@@ -247,7 +267,7 @@ class DMLCMR(MomentEstimator):
                 for columns in zip(x[:, modelled].T, law.nodes.mean().T, law.without_instruments.T, strict=True)
             ),
             moment=_audited_moment(audited, c, groups, seed),
-            moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups),
+            moment_of_mean=residual_moment(observed - observed.mean(axis=0), c, seed=seed, groups=groups),
             weight_decay={"outcome": outcome.decays, "action": law.decays},
             discrete=tuple(modelled[j] for j in law.discrete),
             settings=defaults,
@@ -257,7 +277,9 @@ class DMLCMR(MomentEstimator):
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""
         self._check_fitted("function_")
-        return self.function_.predict(as_matrix("x", x, n_columns=self.n_columns_))
+        x = as_matrix("x", x, n_columns=self.n_columns_)
+        correction = self.function_.predict(x)
+        return correction if self.baseline_ is None else self.baseline_.predict(x) + correction
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
@@ -272,7 +294,10 @@ class DMLCMR(MomentEstimator):
             "network": spec_to_json(self.network_),
             "n_columns": self.n_columns_,
         }
-        return record, function_to_arrays(self.function_)
+        arrays = function_to_arrays(self.function_)
+        if self.baseline_ is not None:
+            arrays |= {f"baseline.{name}": array for name, array in function_to_arrays(self.baseline_).items()}
+        return record, arrays
 
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DMLCMR":
@@ -284,6 +309,8 @@ class DMLCMR(MomentEstimator):
         model.network_ = spec_from_json(record["network"])
         model.n_columns_ = int(record["n_columns"])
         model.function_ = function_from_arrays(model.network_, model.n_columns_, arrays)
+        first = {k.removeprefix("baseline."): v for k, v in arrays.items() if k.startswith("baseline.")}
+        model.baseline_ = function_from_arrays(model.network_, model.n_columns_, first) if first else None
         return model
 
     def _check(self, n_rows: int, groups: Any) -> None:
@@ -291,7 +318,11 @@ class DMLCMR(MomentEstimator):
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
-        for name, allowed in (("outcome", ("fitted", "observed")), ("draws", (1, 2))):
+        for name, allowed in (
+            ("start", (None, "zero", "regression")),
+            ("outcome", ("fitted", "observed")),
+            ("draws", (1, 2)),
+        ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
         if n_rows < MIN_ROWS:

@@ -66,10 +66,10 @@ class ProximalDiagnosis:
         predicted = fitted[:, y.shape[1] :]
         without = regress_out_of_fold(w, known, seed=seed, groups=groups)
         report = getattr(estimator, "report_", None)
-        audited, proxy_r2, outcome_r2 = None, _r2(w, predicted), _r2(y, fitted[:, : y.shape[1]])
+        audited, proxy_r2 = None, _r2(w, predicted)
         if isinstance(report, FitReport):
-            # The estimator's own nuisances, where it has them.
-            audited, proxy_r2, outcome_r2 = report.moment, report.modelled_r2, report.outcome_r2 or outcome_r2
+            # The estimator's own law of the proxy, where it has one.
+            audited, proxy_r2 = report.moment, report.modelled_r2
         return cls(
             n_rows=len(y),
             proxy_names=proxy_names,
@@ -77,7 +77,7 @@ class ProximalDiagnosis:
             strength=tuple(partial_strength(*column) for column in zip(w.T, predicted.T, without.T, strict=True)),
             weakest=weakest_direction(w, predicted, without),
             proxy_r2=proxy_r2,
-            outcome_r2=outcome_r2,
+            outcome_r2=_r2(y, fitted[:, : y.shape[1]]),
             moment=audited or residual_moment(residual, c, seed=seed, groups=groups),
             moment_is_audited=audited is not None,
             moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups),

@@ -274,6 +274,9 @@ class ProximalRegression:
     def _prepared(self, parts: dict[str, np.ndarray]) -> Any:
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
+        if isinstance(estimator, DMLCMR) and estimator.start is None:
+            # The outcome proxy says much about the outcome that (A, V) does not.
+            estimator = estimator.set_params(start="regression")
         if isinstance(estimator, DMLCMR) and estimator.network is None:
             from prudent.nn import TabularSpec
 

@@ -265,7 +265,7 @@ ablation = Experiment(
     ),
     run_cell=f"{_HERE}:run_ablation",
     methods=(
-        _variant("default", "default: fitted s, unbiased loss, 10 folds, tanh units", 70),
+        _variant("default", "default: fitted s, unbiased loss, 10 folds, from a regression, tanh units", 70),
         _variant("observed", "observed Y in place of fitted s", 50, outcome="observed"),
         _variant("one-draw", "one draw inside the square", 70, draws=1),
         _variant("observed-one-draw", "observed Y, one draw", 50, outcome="observed", draws=1),
@@ -277,6 +277,9 @@ ablation = Experiment(
             settings=_DML.settings | {"n_folds": 1, "outcome": "observed"},
             seconds=20,
         ),
+        _variant("zero", "not from a regression on (A, W)", 60, start="zero"),
+        _variant("zero-observed", "not from a regression, observed Y", 40, start="zero", outcome="observed"),
+        _variant("zero-one-draw", "not from a regression, one draw", 60, start="zero", draws=1),
         _variant("silu", "units that do not level off (SiLU)", 70, network={"kind": "TabularSpec", "embed": []}),
     ),
     grid={"n": (1000, 5000)},

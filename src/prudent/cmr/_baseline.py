@@ -1,0 +1,52 @@
+"""A plain regression of Y on X, cross-fitted, to start from.
+
+For any fixed g, f solves E[Y - f(X) | C] = 0 if and only if f - g solves E[(Y - g(X)) - (f - g)(X) | C] = 0. With g a
+regression of Y on X, what is left of Y has much less noise given C, wherever X says more about Y than C does, and the
+correction f - g is what confounding does: small and smooth.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from prudent._progress import Progress
+from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._outcome import squared_loss
+from prudent.cmr._second_stage import SecondStage
+from prudent.nn import FoldPlan, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
+
+# Networks in all, at least: all of them are evaluated at every prediction, so not more than pay.
+MIN_NETWORKS = 4
+
+
+def fit_baseline(
+    y: Matrix,
+    x: Matrix,
+    plan: FoldPlan,
+    *,
+    network: NetworkSpec,
+    config: TrainConfig,
+    decay_guess: float | None,
+    seed: int,
+    progress: Progress | None,
+) -> tuple[SecondStage, Matrix]:
+    """The regression (its networks of all folds averaged), and its prediction of every row out of fold."""
+    kept = min(plan.n_repeats, -(-MIN_NETWORKS // len(plan.folds)))
+    splits = [plan.member_splits[k] for fold in range(len(plan.folds)) for k in plan.members(fold)[:kept]]
+    plan = dataclasses.replace(plan, n_repeats=kept, member_splits=splits)
+    x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
+    x_standard = x_scaler.forward(x)
+    networks, _, _ = fit_folds(
+        lambda key: network(x.shape[1], y.shape[1], key=key),
+        squared_loss,
+        {"c": x_standard, "y": y_scaler.forward(y)},
+        plan,
+        config,
+        target="y",
+        decay_guess=decay_guess,
+        seed=seed,
+        progress=progress,
+        label="plain regression",
+    )
+    own = plan.all_parts[0].average(np.asarray(apply_in_blocks(networks, x_standard)))
+    return SecondStage(networks, x_scaler, y_scaler), y_scaler.back(own)
