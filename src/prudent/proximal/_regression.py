@@ -104,7 +104,7 @@ class ProximalRegression:
         if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
             raise TypeError(
                 f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}. "
-                "Regressors for the outcome go into DMLCMR(outcome_model=...)."
+                "Classes with an effect method of their own are fitted by themselves, with the same roles."
             )
         given = {
             "outcome": outcome,

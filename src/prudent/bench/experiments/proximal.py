@@ -4,12 +4,9 @@ Published figures of DML-CMR on these designs are not shown: the released plotti
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _HERE = "prudent.bench.experiments.proximal"
 _SIZES = (1000, 2000, 5000, 10000)
@@ -103,36 +100,23 @@ def run_speed(task: Task) -> dict[str, float]:
     return {"fit_seconds": seconds, "effect_seconds": time.perf_counter() - start, "peak_mb": fit_mb}
 
 
-class PlainRegression:
-    """Regression of the outcome without regard to confounding, averaged over the observed rows: a reference point.
+class _OfComponents:
+    """A model of the dose response that sees pictures as the principal components that ProximalRegression would use."""
 
-    ``proxies`` names the roles that stand beside the treatment.
-    """
+    def __init__(self, model: Any, seed: int):
+        self.model, self.seed = model, seed
 
-    def __init__(self, proxies: tuple[str, ...], seed: int):
-        self.proxies = proxies
-        self.seed = seed
+    def fit(self, **roles: Any) -> "_OfComponents":
+        from prudent.proximal._compress import Compression
+        from prudent.proximal._regression import COMPONENTS, WIDE
 
-    def fit(self, **roles: Any) -> "PlainRegression":
-        import numpy as np
-        from sklearn.kernel_approximation import Nystroem
-        from sklearn.linear_model import RidgeCV
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
-        self.sample_ = np.hstack([roles[name] for name in self.proxies])
-        x = np.hstack([roles["treatment"], self.sample_])
-        kernel = Nystroem(gamma=0.5 / x.shape[1], n_components=min(300, len(x) // 2), random_state=self.seed)
-        self.model_ = make_pipeline(StandardScaler(), kernel, RidgeCV(np.logspace(-6, 3, 19)))
-        self.model_.fit(x, roles["outcome"][:, 0])
+        wide = {name: value for name, value in roles.items() if value.shape[1] > WIDE}
+        self.parts = {name: Compression.of(value, COMPONENTS[name], self.seed) for name, value in wide.items()}
+        self.model.fit(**roles | {name: part(roles[name]) for name, part in self.parts.items()}, seed=self.seed)
         return self
 
-    def effect(self, treatment: "np.ndarray") -> "np.ndarray":
-        import numpy as np
-
-        sample = self.sample_[:: max(1, len(self.sample_) // 500)]
-        rows = [np.hstack([np.broadcast_to(a, (len(sample), len(a))), sample]) for a in treatment]
-        return np.array([self.model_.predict(row).mean() for row in rows])
+    def effect(self, treatment: Any) -> Any:
+        return self.model.effect(self.parts["treatment"](treatment) if "treatment" in self.parts else treatment)
 
 
 def _fit(task: Task, data: Any) -> tuple[Any, float]:
@@ -141,13 +125,13 @@ def _fit(task: Task, data: Any) -> tuple[Any, float]:
     import warnings
 
     from prudent import ProximalRegression
+    from prudent.cmr import MomentEstimator
 
-    settings = dict(task.settings)
-    if "plain" in settings:
-        model: Any = PlainRegression(tuple(settings["plain"]), task.seed)
+    estimator = _estimator(**task.settings)
+    if isinstance(estimator, MomentEstimator):
+        model: Any = ProximalRegression(estimator, seed=task.seed)
     else:
-        compress = settings.pop("compress", True)
-        model = ProximalRegression(_estimator(**settings), seed=task.seed, compress=compress)
+        model = _OfComponents(estimator, task.seed)
     start = time.perf_counter()
     with warnings.catch_warnings():
         # What a fit says about weak proxies is no news here: the designs are fixed.
@@ -157,16 +141,14 @@ def _fit(task: Task, data: Any) -> tuple[Any, float]:
 
 
 def _estimator(estimator: str, **settings: Any) -> Any:
-    """An estimator by the name of its class; ``network`` and ``nuisance_network`` may be given as JSON records."""
+    """An estimator by the name of its class; ``network`` may be given as a JSON record."""
     from prudent import cmr, proximal
 
-    home = cmr if hasattr(cmr, estimator) else proximal
-    for name in ("network", "nuisance_network"):
-        if name in settings:
-            from prudent import nn
+    if "network" in settings:
+        from prudent import nn
 
-            settings[name] = nn.spec_from_json(settings[name])
-    return getattr(home, estimator)(**settings)
+        settings["network"] = nn.spec_from_json(settings["network"])
+    return getattr(cmr if hasattr(cmr, estimator) else proximal, estimator)(**settings)
 
 
 def _method(name: str, label: str, seconds: float, quick: dict[str, Any] | None = None, **settings: Any) -> Method:
@@ -187,8 +169,8 @@ _OTHERS = (
 )
 _TWO_STAGE = _method("2sls", "two-stage least squares", 1, estimator="TwoStageLeastSquares")
 _PLAIN = (
-    _method("plain-aw", "plain regression on (A, W)", 2, plain=["outcome_proxy"]),
-    _method("plain-awv", "plain regression on (A, W, V)", 2, plain=["outcome_proxy", "treatment_proxy"]),
+    _method("plain-aw", "plain regression on (A, W)", 10, estimator="PlainRegression", proxies="outcome"),
+    _method("plain-awv", "plain regression on (A, W, V)", 10, estimator="PlainRegression", proxies="both"),
 )
 _MSE = Metric(name="mse", label="MSE", better="lower", format=".1f")
 _SECONDS = Metric(name="fit_seconds", label="fit, seconds", format=".1f")
