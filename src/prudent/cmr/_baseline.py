@@ -14,9 +14,11 @@ from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._outcome import squared_loss
 from prudent.cmr._second_stage import SecondStage
 from prudent.nn import FoldPlan, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
+from prudent.nn._train import GROUP
 
-# Networks in all, at least: all of them are evaluated at every prediction, so not more than pay.
-MIN_NETWORKS = 4
+# Networks in all, at least: one group, which shares a compiled program with the pilot. All are evaluated at every
+# prediction, so there are fewer than for the nuisances.
+MIN_NETWORKS = GROUP
 
 
 def fit_baseline(

@@ -337,10 +337,10 @@ def flatten_pictures(value: Any) -> Any:
 
 def _check_copies(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
     """A proxy that equals the treatment, the context or the other proxy cannot do its work."""
-    seen: dict[bytes, str] = {}
+    seen: dict[int, str] = {}
     for name in ("treatment", "context", "outcome_proxy", "treatment_proxy"):
         for j in range(matrices[name].shape[1]):
-            key = np.ascontiguousarray(matrices[name][:, j]).tobytes()
+            key = hash(matrices[name][:, j].tobytes())
             if key in seen and seen[key] != name and roles[name].categorical_positions == set():
                 raise DataError(
                     f"{TITLES[name]} column {j} equals a column of the {TITLES[seen[key]].lower()}: a variable cannot "
