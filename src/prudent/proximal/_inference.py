@@ -21,12 +21,14 @@ observed treatments neither the effect nor its standard error is worth much.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._arrays import Matrix, Scaler, shared_columns
 from prudent.cmr._base import regress_out_of_fold
 from prudent.cmr._folds import cross_fit_folds
 
@@ -36,6 +38,7 @@ MAX_CURVED = 6
 MAX_INPUTS = 20
 N_FOLDS = 5
 PENALTIES = np.logspace(-6, 0, 13)
+PARTS = ("values", "conditional", "residual", "fold", "unit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +96,42 @@ class Features:
         return cls(scaler.mean, columns, bridge.mean, bridge.scale)
 
     def __call__(self, x: Matrix, h: Matrix) -> np.ndarray:
+        """Constant, columns, h, products z_i z_j for i <= j."""
         z = (x - self.mean) @ self.columns
         parts = [np.ones((len(z), 1)), z]
         if len(self.h_mean):
             parts.append((h - self.h_mean) / self.h_scale)
-            if z.shape[1] <= MAX_CURVED:
-                parts += [z[:, [i]] * z[:, i:] for i in range(z.shape[1])]
+        parts += [(z[:, i] * z[:, j])[:, None] for i, j in self.products]
         return np.hstack(parts)
+
+    @property
+    def products(self) -> list[tuple[int, int]]:
+        """Pairs of columns whose product is a feature."""
+        width = self.columns.shape[1]
+        if not len(self.h_mean) or width > MAX_CURVED:
+            return []
+        return [(i, j) for i in range(width) for j in range(i, width)]
+
+    def conditional(self, x: Matrix, h: Matrix, regress: Callable[[np.ndarray], np.ndarray], c: Matrix) -> np.ndarray:
+        """E[features | C], by ``regress`` where a feature is not known given C.
+
+        What stands in C is known exactly, and goes out of the expectation of a product.
+        """
+        values = self(x, h)
+        result = np.ones_like(values)
+        result[:, 1:] = regress(values[:, 1:])
+        if x.shape[1] > MAX_INPUTS:
+            return result
+        known = set(shared_columns(x, c))
+        columns = slice(1, 1 + x.shape[1])
+        for i in known:
+            result[:, 1 + i] = values[:, 1 + i]
+        z, mean = values[:, columns], result[:, columns]
+        first = values.shape[1] - len(self.products)
+        for number, (i, j) in enumerate(self.products):
+            if i in known or j in known:
+                result[:, first + number] = z[:, i] * mean[:, j] if i in known else mean[:, i] * z[:, j]
+        return result
 
 
 def _is_linear(x: Matrix, h: Matrix) -> bool:
@@ -114,6 +146,7 @@ class Correction:
     """Everything that the score needs beside h: features, their conditional means out of fold, residuals of h."""
 
     features: Features
+    values: np.ndarray
     conditional: np.ndarray
     residual: np.ndarray
     fold: np.ndarray
@@ -124,16 +157,15 @@ class Correction:
         """From the training rows and the bridge ``h`` at their x."""
         rng = np.random.default_rng(seed)
         features = Features.of(x, h)
-        values = features(x, h)
         groups = None if groups is None else np.asarray(groups).reshape(-1)
-        conditional = np.ones_like(values)
-        conditional[:, 1:] = regress_out_of_fold(values[:, 1:], c, seed=seed, n_folds=N_FOLDS, groups=groups)
+        regress = functools.partial(regress_out_of_fold, c=c, seed=seed, n_folds=N_FOLDS, groups=groups)
+        conditional = features.conditional(x, h, regress, c)
         unit = np.arange(len(x)) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
         n_folds = min(N_FOLDS, len(np.unique(unit)) // 2)
         fold = np.zeros(len(x), dtype=int)
         for number, rows in enumerate(cross_fit_folds(len(x), n_folds, rng, groups)):
             fold[rows] = number
-        return cls(features, conditional, y - h, fold, unit)
+        return cls(features, features(x, h), conditional, y - h, fold, unit)
 
     def score(self, at_treatment: Matrix, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(debiased mean, standard error) per outcome, for one treatment.
@@ -153,7 +185,9 @@ class Correction:
         """Coefficients of xi: ridge on the criterion of the module's text, the penalty by held-out folds."""
         n_folds = int(self.fold.max()) + 1
         sizes = np.bincount(self.fold, minlength=n_folds)
-        grams = [self.conditional[self.fold == k].T @ self.conditional[self.fold == k] for k in range(n_folds)]
+        # E[features E[features | C]'] from the features themselves on the left: a first stage that shrinks, as ridge
+        # does, then changes the scale of the instruments and not the solution.
+        grams = [self.values[self.fold == k].T @ self.conditional[self.fold == k] for k in range(n_folds)]
         means = [at_treatment[self.fold == k].sum(axis=0) for k in range(n_folds)]
         loss = np.zeros(len(PENALTIES))
         for k in range(n_folds):
@@ -165,14 +199,14 @@ class Correction:
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Named arrays for a saved model."""
         parts = {f"features.{f.name}": getattr(self.features, f.name) for f in dataclasses.fields(Features)}
-        own = {name: getattr(self, name) for name in ("conditional", "residual", "fold", "unit")}
+        own = {name: getattr(self, name) for name in PARTS}
         return {f"correction.{name}": np.asarray(array) for name, array in (parts | own).items()}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> "Correction":
         """Inverse of :meth:`to_arrays`."""
         features = Features(*(arrays[f"correction.features.{f.name}"] for f in dataclasses.fields(Features)))
-        return cls(features, *(arrays[f"correction.{name}"] for name in ("conditional", "residual", "fold", "unit")))
+        return cls(features, *(arrays[f"correction.{name}"] for name in PARTS))
 
 
 def _ridge_path(gram: np.ndarray, target: np.ndarray) -> list[np.ndarray]:
