@@ -164,17 +164,17 @@ def make_linear_proximal(
 ) -> ProximalDesign:
     """A linear-Gaussian design in which everything has a closed form.
 
-    U ~ N(0,1) is hidden; V = U + N(0,1); A = 0.5 U + 0.7 V + N(0,1); W = 1 + U + N(0,1);
-    Y = effect A + direct W + confounding U + N(0,1).
+    U ~ N(0,1) is hidden; V = U + N(0, 0.5); A = 0.5 U + 0.3 V + N(0,1); W = 1 + U + N(0, 0.7);
+    Y = effect A + direct W + confounding U + N(0,1). N(m, s) has standard deviation s.
 
     The bridge is h(a, w) = effect a + direct w + confounding (w - 1), the curve E[Y | do(a)] = effect a + direct. A
     regression of Y on A alone, or on A and W, is biased; :func:`linear_bridge` is consistent.
     """
     rng = np.random.default_rng(seed)
     u, noise = rng.standard_normal(n), rng.standard_normal((4, n))
-    v = u + noise[0]
-    a = 0.5 * u + 0.7 * v + noise[1]
-    w = 1 + u + noise[2]
+    v = u + 0.5 * noise[0]
+    a = 0.5 * u + 0.3 * v + noise[1]
+    w = 1 + u + 0.7 * noise[2]
     y = effect * a + direct * w + confounding * u + noise[3]
     return ProximalDesign(
         outcome=y[:, None],

@@ -27,7 +27,7 @@ class Compression:
         n_components = min(n_components, *matrix.shape)
         with threadpool_limits(1):
             fitted = PCA(n_components, svd_solver="randomized", random_state=seed).fit(matrix)
-        return cls(fitted.mean_, fitted.components_.T, float(fitted.explained_variance_ratio_.sum()))
+        return cls(fitted.mean_, np.transpose(fitted.components_), float(np.sum(fitted.explained_variance_ratio_)))
 
     def __call__(self, matrix: Matrix) -> Matrix:
         return (matrix - self.mean) @ self.directions

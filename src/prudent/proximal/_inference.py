@@ -183,18 +183,18 @@ class Correction:
 
     def _representer(self, at_treatment: np.ndarray) -> np.ndarray:
         """Coefficients of xi: ridge on the criterion of the module's text, the penalty by held-out folds."""
-        n_folds = int(self.fold.max()) + 1
-        sizes = np.bincount(self.fold, minlength=n_folds)
+        rows = [self.fold == k for k in range(int(self.fold.max()) + 1)]
         # E[features E[features | C]'] from the features themselves on the left: a first stage that shrinks, as ridge
         # does, then changes the scale of the instruments and not the solution.
-        grams = [self.values[self.fold == k].T @ self.conditional[self.fold == k] for k in range(n_folds)]
-        means = [at_treatment[self.fold == k].sum(axis=0) for k in range(n_folds)]
+        grams = np.stack([self.values[r].T @ self.conditional[r] for r in rows])
+        means = np.stack([at_treatment[r].sum(axis=0) for r in rows])
+        gram, mean, n = grams.sum(axis=0), means.sum(axis=0), len(self.fold)
         loss = np.zeros(len(PENALTIES))
-        for k in range(n_folds):
-            rest = len(self.fold) - sizes[k]
-            paths = _ridge_path((sum(grams) - grams[k]) / rest, (sum(means) - means[k]) / rest)
-            loss += [b @ grams[k] @ b / 2 - means[k] @ b for b in paths]
-        return _ridge_path(sum(grams) / len(self.fold), sum(means) / len(self.fold))[int(np.argmin(loss))]
+        for r, held_gram, held_mean in zip(rows, grams, means, strict=True):
+            rest = n - r.sum()
+            paths = _ridge_path((gram - held_gram) / rest, (mean - held_mean) / rest)
+            loss += [b @ held_gram @ b / 2 - held_mean @ b for b in paths]
+        return _ridge_path(gram / n, mean / n)[int(np.argmin(loss))]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Named arrays for a saved model."""

@@ -19,7 +19,8 @@ def run_demand(task: Task) -> dict[str, float]:
     from prudent import datasets
 
     noise = {f"{name}_proxy_noise": float(task.point.get(name, 1.0)) for name in ("treatment", "outcome")}
-    data = datasets.make_demand_proximal(int(task.point.get("n", task.budget.get("n", 0))), seed=task.seed, **noise)
+    n = int(task.point["n"] if "n" in task.point else task.budget["n"])
+    data = datasets.make_demand_proximal(n, seed=task.seed, **noise)
     model, seconds = _fit(task, data)
     error = datasets.demand_proximal_error(model, outcome_proxy_noise=noise["outcome_proxy_noise"])
     return {"mse": error, "fit_seconds": seconds}
