@@ -203,7 +203,6 @@ class DMLCMR(MomentEstimator):
                     plan,
                     network=self.network_,
                     config=train,
-                    decay_guess=decay_guess,
                     seed=int(rng.integers(2**31 - 2)),
                     progress=progress,
                 )
