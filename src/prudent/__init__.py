@@ -12,6 +12,7 @@ _HOME = {
     "IVRegression": "prudent.iv",
     "ProximalRegression": "prudent.proximal",
     "load": "prudent._storage",
+    "tune": "prudent.cmr",
     "DataError": "prudent.errors",
     "ModelFileError": "prudent.errors",
     "NotFittedError": "prudent.errors",
@@ -38,11 +39,13 @@ __all__ = [
     "ltl",
     "nn",
     "proximal",
+    "tune",
 ]
 
 if TYPE_CHECKING:
     from prudent import bench, cmr, datasets, envs, errors, iv, ltl, nn, proximal
     from prudent._storage import load
+    from prudent.cmr import tune
     from prudent.errors import DataError, ModelFileError, NotFittedError, PrudentError, RoleError
     from prudent.iv import IVRegression
     from prudent.proximal import ProximalRegression
