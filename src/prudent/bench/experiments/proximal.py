@@ -171,6 +171,14 @@ _OTHERS = (
 _TWO_STAGE = _method("2sls", "two-stage least squares", 1, estimator="TwoStageLeastSquares")
 _PLAIN = (
     _method("plain-aw", "plain regression on (A, W)", 10, estimator="PlainRegression", proxies="outcome"),
+    _method(
+        "plain-aw-tanh",
+        "the same with tanh units",
+        10,
+        estimator="PlainRegression",
+        proxies="outcome",
+        network={"kind": "MLPSpec", "activation": "tanh"},
+    ),
     _method("plain-awv", "plain regression on (A, W, V)", 10, estimator="PlainRegression", proxies="both"),
 )
 _MSE = Metric(name="mse", label="MSE", better="lower", format=".1f")
