@@ -1,6 +1,7 @@
 """Wide roles (pictures) as their leading principal components."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +27,8 @@ class Compression:
 
         n_components = min(n_components, *matrix.shape)
         with threadpool_limits(1):
-            fitted = PCA(n_components, svd_solver="randomized", random_state=seed).fit(matrix)
-        return cls(fitted.mean_, np.transpose(fitted.components_), float(np.sum(fitted.explained_variance_ratio_)))
+            fitted: Any = PCA(n_components, svd_solver="randomized", random_state=seed).fit(matrix)
+        return cls(fitted.mean_, fitted.components_.T, float(fitted.explained_variance_ratio_.sum()))
 
     def __call__(self, matrix: Matrix) -> Matrix:
         return (matrix - self.mean) @ self.directions
