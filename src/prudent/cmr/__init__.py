@@ -5,33 +5,48 @@ from typing import Any
 import numpy as np
 
 from prudent.cmr._base import MomentError, MomentEstimator
+from prudent.cmr._controlfunction import ControlFunction
 from prudent.cmr._deepgmm import DeepGMM
 from prudent.cmr._deepiv import DeepIV
 from prudent.cmr._dfiv import DFIV
 from prudent.cmr._dmlcmr import DMLCMR, Defaults, FitReport, Strength
+from prudent.cmr._kernelcmr import KernelCMR
+from prudent.cmr._kerneliv import KernelIV
+from prudent.cmr._treecmr import TreeCMR
 from prudent.cmr._tune import Trial, Tuning, tune
+from prudent.cmr._twostage import TwoStageLeastSquares
 
 __all__ = [
     "DFIV",
     "DMLCMR",
+    "ControlFunction",
     "DeepGMM",
     "DeepIV",
     "Defaults",
     "FitReport",
+    "KernelCMR",
+    "KernelIV",
     "MomentError",
     "MomentEstimator",
     "Strength",
+    "TreeCMR",
     "Trial",
     "Tuning",
+    "TwoStageLeastSquares",
     "estimator_from_state",
     "tune",
 ]
 
 _SAVED = {
+    "ControlFunction": ControlFunction,
     "DFIV": DFIV,
     "DMLCMR": DMLCMR,
     "DeepGMM": DeepGMM,
     "DeepIV": DeepIV,
+    "KernelCMR": KernelCMR,
+    "KernelIV": KernelIV,
+    "TreeCMR": TreeCMR,
+    "TwoStageLeastSquares": TwoStageLeastSquares,
 }
 
 

@@ -164,7 +164,7 @@ def tune(
 
 def apply_settings(estimator: Any, stage: str, settings: dict[str, Any], n_rows: int) -> Any:
     """An unfitted copy of ``estimator`` with settings of a stage; fields of its network and training are replaced."""
-    chosen = clone(estimator)
+    chosen: Any = clone(estimator)
     direct = {name: value for name, value in settings.items() if name in chosen.get_params(deep=False)}
     chosen.set_params(**direct)
     fields = {name: value for name, value in settings.items() if name not in direct}
@@ -211,7 +211,7 @@ def _compare_nuisances(
     kinds: dict[str, list[int]] = {}
     prepared = []
     for place, settings in enumerate(candidates):
-        model = clone(estimator)
+        model: Any = clone(estimator)
         direct = {name: value for name, value in settings.items() if name in model.get_params(deep=False)}
         model.set_params(**direct)
         fields = {name: value for name, value in settings.items() if name not in direct}
