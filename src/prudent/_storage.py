@@ -18,9 +18,10 @@ JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 # Only these names are looked up for what a file says it is.
 KINDS = {
     "IVRegression": "prudent.iv",
-    "CEVAE": "prudent.proximal._cevae",
-    "PKDR": "prudent.proximal._doubly_robust",
-    "PlainRegression": "prudent.proximal._plain",
+    "ProximalRegression": "prudent.proximal",
+    "CEVAE": "prudent.proximal",
+    "PKDR": "prudent.proximal",
+    "PlainRegression": "prudent.proximal",
 }
 
 

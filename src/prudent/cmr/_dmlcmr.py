@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, image_columns, numeric_columns
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix, image_columns, numeric_columns
 from prudent.cmr._base import MomentError, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.cmr._neural import (
@@ -74,7 +74,8 @@ class FitReport:
 
     ``moment`` is measured on two audited folds, each with one network for f that was fitted without the fold, by
     nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold. It
-    speaks of that fit, which is a little worse than the one that is returned.
+    speaks of that fit, which is a little worse than the one that is returned. With ``start="regression"`` the outcome
+    of which ``outcome_r2`` speaks is what the regression leaves.
     """
 
     n_rows: int
@@ -112,13 +113,22 @@ class DMLCMR(NeuralEstimator):
     train, function_train : TrainConfig, optional
         Training of the nuisances and of f. By default steps and batch come from :class:`Defaults` and the weight
         decay of the nuisances from a pilot on held-out loss.
+    start : {"zero", "regression"}, optional
+        "regression" solves for the correction of a plain regression of y on x. It pays where x says more about y than
+        c does, as in proximal learning, which has it by default; otherwise the default is "zero".
+    outcome : {"fitted", "observed"}, default="fitted"
+        Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
+        noise, but no error of a fit. With "observed" s is not fitted.
+    draws : {2, 1}, default=2
+        2 is the unbiased loss. 1 puts one draw of X inside the square, as the published code does; f is then shrunk.
+        For comparisons only.
     show_progress : bool, optional
         Progress bars on standard error; by default only on a terminal.
 
     Attributes
     ----------
-    function_ : SecondStage
-        The fitted ensemble; ``predict`` uses nothing else.
+    function_, baseline_ : SecondStage
+        The fitted ensemble, and the regression that it corrects (or None); ``predict`` adds them.
     report_ : FitReport
         Out-of-fold facts about the fit.
     """
@@ -136,6 +146,9 @@ class DMLCMR(NeuralEstimator):
         n_functions: int = 4,
         train: "TrainConfig | None" = None,
         function_train: "TrainConfig | None" = None,
+        start: str | None = None,
+        outcome: str = "fitted",
+        draws: int = 2,
         show_progress: bool | None = None,
     ):
         self.n_folds = n_folds
@@ -148,6 +161,9 @@ class DMLCMR(NeuralEstimator):
         self.n_functions = n_functions
         self.train = train
         self.function_train = function_train
+        self.start = start
+        self.outcome = outcome
+        self.draws = draws
         self.show_progress = show_progress
 
     def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
@@ -164,12 +180,14 @@ class DMLCMR(NeuralEstimator):
     def _fit(
         self, y: Any, x: Any, c: Any, seed: int, groups: Any, candidates: list[Settings] | None = None
     ) -> "list[SecondStage]":
+        from prudent.cmr._baseline import fit_baseline
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
-        from prudent.cmr._outcome import fit_outcome
+        from prudent.cmr._outcome import fit_outcome, observed_outcome
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
 
         problem = read_problem(self, y, x, c, seed, groups)
         check_counts(self, "n_folds", "n_components", "n_functions")
+        self._check_choices()
         y, x, c, groups = problem.y, problem.x, problem.c, problem.groups
         modelled = problem.modelled
         rng = np.random.default_rng(seed)
@@ -183,10 +201,18 @@ class DMLCMR(NeuralEstimator):
         c_standard = Scaler.of(c, together=image_columns(nuisance_network, c.shape[1])).forward(c)
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
         discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
+        network, baseline, observed = choose_network(self.network, problem.embedded_in_x), None, y
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
+            # Candidates are compared without it: they differ in what they learn, not in where they start.
+            if self.start == "regression" and candidates is None:
+                first = int(rng.integers(2**31 - 2))
+                baseline, fitted = fit_baseline(
+                    y, x, plan, network=network, config=train, seed=first, progress=progress
+                )
+                y = y - fitted
             # The two nuisances are independent, and one compiled program keeps about one core busy.
             outcome_job = threads.submit(
-                fit_outcome,
+                observed_outcome if self.outcome == "observed" else fit_outcome,
                 y,
                 c,
                 c_standard,
@@ -218,7 +244,7 @@ class DMLCMR(NeuralEstimator):
             if candidates is not None:
                 everything = np.arange(len(x)), np.empty(0, dtype=int)
                 return self._candidate_functions(candidates, problem, parts[0], everything, seeds[2], progress)
-            self.network_ = choose_network(self.network, problem.embedded_in_x)
+            self.network_, self.baseline_ = network, baseline
             self.function_, audits = fit_second_stage(
                 parts,
                 problem.slots,
@@ -229,13 +255,14 @@ class DMLCMR(NeuralEstimator):
                 n_functions=self.n_functions,
                 seed=seeds[2],
                 progress=progress,
+                one_draw=self.draws == 1,
             )
         self.n_columns_ = x.shape[1]
         audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
         self.report_ = FitReport(
             n_rows=len(x),
             n_folds=self.n_folds,
-            outcome_r2=_r2(y, outcome.prediction),
+            outcome_r2=_r2(y, outcome.prediction) if self.outcome == "fitted" else (),
             modelled_r2=_r2(x[:, modelled], law.nodes.mean()),
             modelled=tuple(modelled),
             strength=tuple(
@@ -243,12 +270,36 @@ class DMLCMR(NeuralEstimator):
                 for columns in zip(x[:, modelled].T, law.nodes.mean().T, law.without_instruments.T, strict=True)
             ),
             moment=_audited_moment(audited, c, groups, seed),
-            moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups),
+            moment_of_mean=residual_moment(observed - observed.mean(axis=0), c, seed=seed, groups=groups),
             weight_decay={"outcome": outcome.decays, "action": law.decays},
             discrete=tuple(modelled[j] for j in law.discrete),
             settings=defaults,
         )
         return []
+
+    def predict(self, x: Any) -> np.ndarray:
+        """f(x), shape (n, outcomes), in the units of y."""
+        correction = super().predict(x)
+        return correction if self.baseline_ is None else self.baseline_.predict(as_matrix("x", x)) + correction
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
+        from prudent.cmr._second_stage import function_to_arrays
+
+        record, arrays = super().to_state()
+        if self.baseline_ is not None:
+            arrays |= {f"baseline.{name}": array for name, array in function_to_arrays(self.baseline_).items()}
+        return record, arrays
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+        """Rebuild a fitted estimator; it predicts, but its nuisances and training report are not kept."""
+        from prudent.cmr._second_stage import function_from_arrays
+
+        model = super().from_state(record, arrays)
+        first = {k.removeprefix("baseline."): v for k, v in arrays.items() if k.startswith("baseline.")}
+        model.baseline_ = function_from_arrays(model.network_, model.n_columns_, first) if first else None
+        return model
 
     def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":
         """Training of the nuisances and of f, as given or by rule."""
@@ -276,6 +327,15 @@ class DMLCMR(NeuralEstimator):
             y, c = Scaler.of(problem.y).forward(problem.y), Scaler.of(problem.c).forward(problem.c)
             tasks.append(outcome_task(y, c, choose_network(self.nuisance_network, numeric_columns(problem.c))))
         return tasks
+
+    def _check_choices(self) -> None:
+        for name, allowed in (
+            ("start", (None, "zero", "regression")),
+            ("outcome", ("fitted", "observed")),
+            ("draws", (1, 2)),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
 
     def _plan(self, n_rows: int, defaults: Defaults, rng: np.random.Generator, groups: Any) -> "FoldPlan":
         from prudent.nn import FoldPlan

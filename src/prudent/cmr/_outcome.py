@@ -74,6 +74,11 @@ def fit_outcome(
     return OutcomeFit(parts[0], tuple(parts[1:]), (decay,))
 
 
+def observed_outcome(y: Matrix, c: Matrix, c_standard: np.ndarray, plan: FoldPlan, **_: Any) -> OutcomeFit:
+    """The outcome itself in place of a fit of its mean."""
+    return OutcomeFit(y, tuple(y[part.rows] for part in plan.all_parts[1:]), ())
+
+
 def _fit_sklearn(y, c, plan, outcome_model, seed, progress) -> OutcomeFit:
     from sklearn.base import clone
     from sklearn.multioutput import MultiOutputRegressor

@@ -143,6 +143,7 @@ def fit_second_stage(
     n_functions: int,
     seed: int,
     progress: Progress | None,
+    one_draw: bool = False,
 ) -> tuple[SecondStage, list[SecondStage]]:
     """Fit ``n_functions`` networks to the score on the first part, and one network on each further part.
 
@@ -159,7 +160,7 @@ def fit_second_stage(
     blocks = [np.arange(end - len(part.s), end) for part, end in zip(parts, ends, strict=True)]
     rows = [blocks[0]] * n_functions + blocks[1:]
     nodes = parts[0].nodes
-    loss = ScoreLoss(slots=slots, is_exact=nodes.is_exact, paired=nodes.paired)
+    loss = ScoreLoss(slots=slots, is_exact=nodes.is_exact, paired=nodes.paired, one_draw=one_draw)
     data = jax.tree.map(jnp.asarray, data)
 
     def fit_half(members: np.ndarray) -> Any:

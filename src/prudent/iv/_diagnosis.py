@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from prudent._roles import Role
 from prudent.cmr import MomentError, MomentEstimator
-from prudent.iv._roles import Role
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,13 +5,13 @@ estimator solves it.
 """
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import clone
 
+from prudent._roles import Role, check_varying, read_groups, read_roles
 from prudent.cmr import DMLCMR, ImageFeatures, MomentEstimator
 from prudent.cmr._arrays import as_matrix, is_discrete, numeric_columns
 from prudent.cmr._base import check_seed
@@ -20,12 +20,12 @@ from prudent.cmr._neural import MAX_EMBEDDED
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
 from prudent.iv._policy import Policy, PolicyValue
-from prudent.iv._roles import Role, as_frame, role_from_array, role_from_frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLES = {"outcome": "Outcome", "action": "Action", "instruments": "Instruments", "context": "Context"}
+REQUIRED = ("outcome", "action", "instruments")
 # Stock and Yogo's rule of thumb.
 WEAK_F = 10.0
 
@@ -76,16 +76,10 @@ class IVRegression:
         """
         check_seed(self.seed)
         given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
-        roles, values = _read_roles(data, given)
-        if isinstance(groups, str) and data is not None:
-            groups = _frame(data)[groups].to_numpy() if groups in _frame(data).columns else _unknown("Groups", groups)
-        matrices = {name: role.encode(values[name]) for name, role in roles.items()}
-        _check_varying(roles, matrices)
-        n = len(matrices["outcome"])
-        for name, matrix in matrices.items():
-            if len(matrix) != n:
-                raise DataError(f"{TITLES[name]} must have {n} rows like the outcome, got {len(matrix)}.")
-        context_matrix = matrices.get("context", np.empty((n, 0)))
+        roles, matrices = read_roles(data, given, TITLES, REQUIRED)
+        groups = read_groups(data, groups)
+        check_varying(roles, matrices, REQUIRED)
+        context_matrix = matrices.get("context", np.empty((len(matrices["outcome"]), 0)))
         self.image_ = None
         if images is not None:
             if not context_matrix.shape[1]:
@@ -277,67 +271,3 @@ def _embed_others(estimator: Any, x: np.ndarray, c: np.ndarray, n_features: int,
             embed = tuple(j for j in numeric_columns(matrix[:, :-n_features]) if j >= skip)
             estimator = estimator.set_params(**{name: TabularSpec(embed=embed if len(embed) <= MAX_EMBEDDED else ())})
     return estimator
-
-
-def _frame(data: Any) -> Any:
-    frame = as_frame(data)
-    if frame is None:
-        raise TypeError(
-            f"data must be a pandas or polars frame, got {type(data).__name__}. Pass arrays by role instead."
-        )
-    return frame
-
-
-def _unknown(title: str, name: str) -> Any:
-    raise RoleError(f"{title} column {name!r} is not in the data.")
-
-
-def _read_roles(data: Any, given: dict[str, Any]) -> tuple[dict[str, Role], dict[str, Any]]:
-    for name in ("outcome", "action", "instruments"):
-        value = given[name]
-        if value is None or (isinstance(value, Sequence) and len(value) == 0):
-            raise RoleError(f"{name} is missing. Name its column(s), or give an array.")
-    given = {k: v for k, v in given.items() if v is not None and not (isinstance(v, Sequence) and len(v) == 0)}
-    if data is None:
-        for name, value in given.items():
-            if isinstance(value, str):
-                raise RoleError(f"{name}={value!r} is a column name, but no data frame was given. Pass it first.")
-        roles: dict[str, Role] = {}
-        values: dict[str, Any] = {}
-        for name, value in given.items():
-            frame = as_frame(value)
-            values[name] = value if frame is None else frame
-            roles[name] = (
-                role_from_array(TITLES[name], value)
-                if frame is None
-                else role_from_frame(TITLES[name], frame, list(frame.columns))
-            )
-        return roles, values
-    frame = _frame(data)
-    roles = {name: role_from_frame(TITLES[name], frame, columns) for name, columns in given.items()}
-    seen: dict[str, str] = {}
-    for name, role in roles.items():
-        for column in role.names:
-            if column in seen:
-                raise RoleError(
-                    f"Column {column!r} has two roles, {seen[column]} and {name}. Give every column one role."
-                )
-            seen[column] = name
-    return roles, dict.fromkeys(roles, frame)
-
-
-def _check_varying(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
-    if any(column.levels is not None for column in roles["outcome"].columns):
-        raise DataError(
-            f"Outcome must be numeric, got text or categories in {roles['outcome'].names}. Code it as numbers."
-        )
-    for name in ("outcome", "action", "instruments"):
-        start = 0
-        for column in roles[name].columns:
-            block = matrices[name][:, start : start + column.width]
-            start += column.width
-            if np.all(block == block[0]):
-                raise DataError(
-                    f"{TITLES[name]} column {column.name!r} is constant: data in which it never varies cannot answer "
-                    "the question. Drop it, or bring data in which it varies."
-                )
