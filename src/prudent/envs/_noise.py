@@ -19,6 +19,7 @@ class NoiseQueue:
         if length < 1:
             raise ValueError(f"length of a noise queue must be at least 1, got {length}.")
         self.length = int(length)
+        self.value = float("nan")  # The present mean, once the queue is filled.
         self._draw = draw
 
     def reset(self, rng: np.random.Generator) -> float:
@@ -26,15 +27,12 @@ class NoiseQueue:
         self._rng = rng
         self._values = np.asarray(self._draw(rng, self.length), dtype=float)
         self._oldest = 0
+        self.value = float(self._values.mean())
         return self.value
 
     def advance(self) -> float:
         """Drop the oldest draw, add a fresh one."""
         self._values[self._oldest] = self._draw(self._rng, 1)[0]
         self._oldest = (self._oldest + 1) % self.length
+        self.value = float(self._values.mean())
         return self.value
-
-    @property
-    def value(self) -> float:
-        """The present mean."""
-        return float(self._values.sum() / self.length)
