@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "CausalImitation": "prudent.imitation",
     "IVRegression": "prudent.iv",
     "load": "prudent._storage",
     "DataError": "prudent.errors",
@@ -17,9 +18,10 @@ _HOME = {
     "PrudentError": "prudent.errors",
     "RoleError": "prudent.errors",
 }
-_PACKAGES = ("bench", "cmr", "datasets", "envs", "errors", "iv", "ltl", "nn")
+_PACKAGES = ("bench", "cmr", "datasets", "envs", "errors", "imitation", "iv", "ltl", "nn")
 
 __all__ = [
+    "CausalImitation",
     "DataError",
     "IVRegression",
     "ModelFileError",
@@ -31,6 +33,7 @@ __all__ = [
     "datasets",
     "envs",
     "errors",
+    "imitation",
     "iv",
     "load",
     "ltl",
@@ -38,9 +41,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from prudent import bench, cmr, datasets, envs, errors, iv, ltl, nn
+    from prudent import bench, cmr, datasets, envs, errors, imitation, iv, ltl, nn
     from prudent._storage import load
     from prudent.errors import DataError, ModelFileError, NotFittedError, PrudentError, RoleError
+    from prudent.imitation import CausalImitation
     from prudent.iv import IVRegression
 
 

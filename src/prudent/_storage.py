@@ -16,7 +16,14 @@ FORMAT = "prudent-model"
 FORMAT_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 # Only these names are looked up for what a file says it is.
-KINDS = {"Expert": "prudent.envs", "IVRegression": "prudent.iv"}
+KINDS = {
+    "BehaviourCloning": "prudent.imitation",
+    "CausalImitation": "prudent.imitation",
+    "Expert": "prudent.envs",
+    "IVRegression": "prudent.iv",
+    "ResiduIL": "prudent.imitation",
+    "SequenceCloning": "prudent.imitation",
+}
 
 
 def check_folder(folder: str | Path) -> Path:

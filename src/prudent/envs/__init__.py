@@ -10,6 +10,7 @@ from prudent.envs._generated import random_mdp, slippery_grid
 from prudent.envs._grids import grid
 from prudent.envs._locomotion import ConfoundedLocomotion
 from prudent.envs._ltl_tasks import frozen_lake, office_world, probabilistic_gate
+from prudent.envs._tickets import TicketPricing, TicketPricingBatch, ticket_expert
 
 __all__ = [
     "ConfoundedLocomotion",
@@ -17,6 +18,8 @@ __all__ = [
     "EpisodeBatch",
     "Expert",
     "ExpertScore",
+    "TicketPricing",
+    "TicketPricingBatch",
     "evaluate_expert",
     "frozen_lake",
     "grid",
@@ -25,4 +28,5 @@ __all__ = [
     "probabilistic_gate",
     "random_mdp",
     "slippery_grid",
+    "ticket_expert",
 ]

@@ -11,3 +11,11 @@ for _robot in ROBOTS.values():
         kwargs={"robot": _robot.name},
         max_episode_steps=EPISODE_STEPS,
     )
+for _version in (0, 1):
+    gymnasium.register(
+        f"TicketPricing-v{_version}",
+        entry_point="prudent.envs._tickets:TicketPricing",
+        vector_entry_point="prudent.envs._tickets:TicketPricingBatch",
+        kwargs={"closed_loop": _version == 1},
+        max_episode_steps=EPISODE_STEPS,
+    )
