@@ -215,7 +215,9 @@ def test_causal_imitation_fits_saves_and_loads(quick_estimator, tmp_path):
     row = np.array([[0.5, -0.2]])
     assert np.allclose(again.predict(row), model.predict(row))
     assert again.noise_horizon == 2
-    assert np.allclose(CausalImitation(quick_estimator(), noise_horizon=2, seed=1).fit(demos).predict(row), model.predict(row))
+    assert np.allclose(
+        CausalImitation(quick_estimator(), noise_horizon=2, seed=1).fit(demos).predict(row), model.predict(row)
+    )
 
 
 def test_residuil_fits_and_acts():

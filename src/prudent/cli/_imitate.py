@@ -124,7 +124,9 @@ def evaluate(
 
     fitted = load(model)
     if not isinstance(fitted, imitation.Imitator):
-        raise DataError(f"{model} holds a {type(fitted).__name__}, not a policy. Give the --out of prudent imitate fit.")
+        raise DataError(
+            f"{model} holds a {type(fitted).__name__}, not a policy. Give the --out of prudent imitate fit."
+        )
     world = _env(env, noise_horizon)
     result = imitation.evaluate(fitted.policy(), world, episodes=episodes, steps=steps, seed=seed)
     header = ["policy", "score", "score_se", "reward", "mse", "mse_unclipped"]

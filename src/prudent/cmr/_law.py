@@ -160,7 +160,7 @@ class _Rotation:
 
 
 def _residual_coordinates(x: Matrix, c: np.ndarray) -> "Scaler | _Rotation":
-    """Standard units for one column; for several, coordinates with uncorrelated residuals given ``c`` and unit scale."""
+    """Standard units for one column; for several, coordinates whose residuals given ``c`` are uncorrelated."""
     scaler = Scaler.of(x)
     if x.shape[1] == 1:
         return scaler

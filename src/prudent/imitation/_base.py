@@ -129,6 +129,7 @@ class Imitator(abc.ABC):
     def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         """Inverse of :meth:`_learnt_state`."""
 
+    @abc.abstractmethod
     def _check_settings(self) -> None:
         """Raise where a setting makes no sense."""
 

@@ -48,7 +48,7 @@ class CausalImitation(Imitator):
     Attributes
     ----------
     estimator_ : MomentEstimator
-        The fitted estimator; for DMLCMR, ``estimator_.report_`` has the strength of the instrument and the moment error.
+        The fitted estimator; that of DMLCMR has a ``report_`` with instrument strength and moment error.
     """
 
     def __init__(
@@ -80,7 +80,9 @@ class CausalImitation(Imitator):
             check_count("policy_states", self.policy_states, 1)
         check_count("policy_actions", self.policy_actions, 0)
         if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
-            raise TypeError(f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}.")
+            raise TypeError(
+                f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}."
+            )
         if self.window is not None:
             check_count("window", self.window, self.noise_horizon + 1)
 

@@ -67,9 +67,7 @@ class BehaviourCloning(NetworkImitator):
         rng = np.random.default_rng(self.seed)
         splits = held_out_splits(np.arange(len(x)), self.n_networks, rng, windows.episode)
         key = jax.random.key(int(rng.integers(2**31 - 1)))
-        networks = stack_networks(
-            lambda k: self.network_(x.shape[1], y.shape[1], key=k), self.n_networks, key
-        )
+        networks = stack_networks(lambda k: self.network_(x.shape[1], y.shape[1], key=k), self.n_networks, key)
         with Progress(self.show_progress) as progress:
             networks, self.log_ = fit_stack(
                 networks,

@@ -35,7 +35,10 @@ class HorizonReport:
 
     def rows(self) -> list[list[Any]]:
         """A table: k, strength, autocorrelation, standard error."""
-        return [list(row) for row in zip(self.horizon, self.strength, self.autocorrelation, self.standard_error, strict=True)]
+        return [
+            list(row)
+            for row in zip(self.horizon, self.strength, self.autocorrelation, self.standard_error, strict=True)
+        ]
 
     def __str__(self) -> str:
         lines = [f"{'k':>4}{'strength':>10}{'autocorrelation':>17}{'(se)':>8}"]

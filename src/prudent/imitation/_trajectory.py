@@ -84,7 +84,9 @@ def from_arrays(
     An array of shape (episodes, T + 1, d) does, too. ``hidden`` has one such sequence per variable.
     """
     if len(observations) != len(actions):
-        raise DataError(f"observations and actions must have one array per episode, got {len(observations)} and {len(actions)}.")
+        raise DataError(
+            f"observations and actions must have one array per episode, got {len(observations)} and {len(actions)}."
+        )
     names = dict(hidden or {})
     for name, values in names.items():
         if len(values) != len(actions):
@@ -121,7 +123,7 @@ def from_minari(dataset: "minari.MinariDataset | str") -> list[Trajectory]:
 def to_minari(
     trajectories: Iterable[Trajectory], dataset_id: str, *, env: Any = None, **facts: Any
 ) -> "minari.MinariDataset":
-    """Write trajectories as a Minari dataset, rewards unknown (NaN). ``facts`` go to Minari (author, description, ...)."""
+    """Write trajectories as a Minari dataset, rewards unknown (NaN). ``facts`` (author, ...) go to Minari."""
     minari = _import_minari()
     from gymnasium.spaces import Box
     from minari.data_collector import EpisodeBuffer
@@ -167,12 +169,10 @@ def save_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> P
     arrays["observations"] = np.concatenate([t.observations for t in found])
     arrays["actions"] = np.concatenate([t.actions for t in found])
     for name in found[0].hidden:
-        if all(name in t.hidden and len(t.hidden[name]) == len(t) + 1 for t in found):
-            arrays[f"hidden.{name}"] = np.concatenate([t.hidden[name] for t in found])
-        elif all(name in t.hidden and len(t.hidden[name]) == len(t) for t in found):
-            arrays[f"hidden.{name}"] = np.concatenate([t.hidden[name] for t in found])
-        else:
+        extra = {len(t.hidden[name]) - len(t) if name in t.hidden else None for t in found}
+        if extra not in ({0}, {1}):
             raise DataError(f"hidden variable {name!r} must be recorded alike in all episodes to be saved.")
+        arrays[f"hidden.{name}"] = np.concatenate([t.hidden[name] for t in found])
     np.savez_compressed(path, **arrays)
     return path
 
@@ -194,7 +194,9 @@ def load_trajectories(path: str | Path) -> list[Trajectory]:
         ) from None
     hidden = {name.removeprefix("hidden."): values for name, values in arrays.items() if name.startswith("hidden.")}
     if len(actions) != lengths.sum() or len(observations) != (lengths + 1).sum():
-        raise DataError(f"{path} is inconsistent: lengths add up to {lengths.sum()}, but there are {len(actions)} actions.")
+        raise DataError(
+            f"{path} is inconsistent: lengths add up to {lengths.sum()}, but there are {len(actions)} actions."
+        )
     by_action, by_observation = np.cumsum(lengths)[:-1], np.cumsum(lengths + 1)[:-1]
     parts = {
         name: np.split(values, by_action if len(values) == lengths.sum() else by_observation)

@@ -18,7 +18,7 @@ _ROBOTS = {
 
 
 def run_cell(task: Task) -> dict[str, float]:
-    """Demonstrate, learn, roll out; error to the expert's action, score, and the reference lines of the same episodes."""
+    """Demonstrate, learn, roll out; error to the expert's action, score, and reference lines of the same episodes."""
     import time
 
     from prudent import imitation
@@ -188,16 +188,46 @@ ticket_pricing_closed = _ticket_pricing(
 # k = 1, 5, 10, 20 of every published curve: DML-IL, ResiduIL, BC, BC-SEQ.
 _PUBLISHED: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
     "half-cheetah": {
-        "score": ((0.86, 0.72, 0.73, 0.51), (0.02, 0.26, 0.44, 0.31), (0.03, 0.14, 0.17, 0.18), (0.15, 0.15, 0.15, 0.19)),
-        "mse_unclipped": ((0.05, 0.11, 0.15, 0.26), (0.10, 0.12, 0.19, 0.31), (3.28, 2.83, 2.8, 3.7), (2.23, 2.44, 2.44, 3.87)),
+        "score": (
+            (0.86, 0.72, 0.73, 0.51),
+            (0.02, 0.26, 0.44, 0.31),
+            (0.03, 0.14, 0.17, 0.18),
+            (0.15, 0.15, 0.15, 0.19),
+        ),
+        "mse_unclipped": (
+            (0.05, 0.11, 0.15, 0.26),
+            (0.10, 0.12, 0.19, 0.31),
+            (3.28, 2.83, 2.8, 3.7),
+            (2.23, 2.44, 2.44, 3.87),
+        ),
     },
     "hopper": {
-        "score": ((0.69, 0.57, 0.55, 0.51), (0.33, 0.25, 0.29, 0.19), (-0.23, -0.47, -0.18, -0.14), (0.03, 0.08, 0.02, 0.11)),
-        "mse_unclipped": ((0.34, 0.50, 0.52, 0.58), (0.91, 0.94, 0.94, 1.02), (11.1, 9.2, 3.8, 4.3), (3.42, 3.04, 3.36, 2.44)),
+        "score": (
+            (0.69, 0.57, 0.55, 0.51),
+            (0.33, 0.25, 0.29, 0.19),
+            (-0.23, -0.47, -0.18, -0.14),
+            (0.03, 0.08, 0.02, 0.11),
+        ),
+        "mse_unclipped": (
+            (0.34, 0.50, 0.52, 0.58),
+            (0.91, 0.94, 0.94, 1.02),
+            (11.1, 9.2, 3.8, 4.3),
+            (3.42, 3.04, 3.36, 2.44),
+        ),
     },
     "ant": {
-        "score": ((0.77, 0.66, 0.66, 0.49), (0.29, 0.26, 0.26, 0.20), (0.15, 0.13, 0.10, 0.10), (0.17, 0.19, 0.17, 0.17)),
-        "mse_unclipped": ((0.06, 0.12, 0.12, 0.12), (0.08, 0.16, 0.15, 0.18), (0.75, 0.68, 0.69, 0.69), (0.53, 0.58, 0.59, 0.61)),
+        "score": (
+            (0.77, 0.66, 0.66, 0.49),
+            (0.29, 0.26, 0.26, 0.20),
+            (0.15, 0.13, 0.10, 0.10),
+            (0.17, 0.19, 0.17, 0.17),
+        ),
+        "mse_unclipped": (
+            (0.06, 0.12, 0.12, 0.12),
+            (0.08, 0.16, 0.15, 0.18),
+            (0.75, 0.68, 0.69, 0.69),
+            (0.53, 0.58, 0.59, 0.61),
+        ),
     },
 }
 _ORDER = (("dml-il", "DML-IL"), ("residuil", "ResiduIL"), ("bc", "BC"), ("bc-seq", "BC-SEQ"))
@@ -213,8 +243,8 @@ def _robot(name: str, title: str) -> Experiment:
         name=f"imitation/{name}",
         title=f"Imitation: {title}",
         protocol=(
-            f"{_ROBOTS[name]}: 40 demonstrations of 500 steps by the expert that ships with the package; 50 roll-outs of "
-            "500 steps; the odometer enters as differences; squared distance to the expert's action per dimension."
+            f"{_ROBOTS[name]}: 40 demonstrations of 500 steps by the expert that ships with the package; 50 roll-outs "
+            "of 500 steps; the odometer enters as differences; squared distance to the expert's action per dimension."
         ),
         run_cell="prudent.bench.experiments.imitation:run_cell",
         methods=_methods(seconds=400, quick_seconds=60, estimators=("DFIV", "DeepGMM") if name == "ant" else ()),
