@@ -14,12 +14,11 @@ matplotlib.use("Agg")
 import prudent
 from prudent import CausalImitation, imitation
 from prudent.cmr import DMLCMR
-from prudent.imitation._rollout import make_env
 
 
 def main() -> None:
     rows = int(os.environ.get("PRUDENT_EXAMPLE_ROWS", "10000"))
-    env = make_env("TicketPricing-v0", noise_horizon=1)
+    env = imitation.make_env("TicketPricing-v0", noise_horizon=1)
     episodes = max(6, rows // 500)
     demonstrations = imitation.demonstrate(env, episodes=episodes, steps=max(30, rows // episodes), seed=0)
 

@@ -108,7 +108,7 @@ def test_the_instrument_has_nothing_newer_than_the_horizon():
 
 def test_demonstrations_carry_the_noise_and_their_hidden_variables():
     from prudent.envs import ticket_expert
-    from prudent.imitation._rollout import make_env
+    from prudent.imitation import make_env
 
     demos = demonstrate(make_env("TicketPricing-v0", noise_horizon=3), episodes=3, steps=20, seed=1)
     again = demonstrate(make_env("TicketPricing-v0", noise_horizon=3), episodes=3, steps=20, seed=1)

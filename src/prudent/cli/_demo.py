@@ -114,14 +114,13 @@ def _imitation_demo(out: Path, seed: int, as_json: bool) -> list[dict[str, Any]]
 
     from prudent import imitation
     from prudent.cmr import DMLCMR
-    from prudent.imitation._rollout import make_env
 
     if not as_json:
         print(
             "A pricing expert, 20 episodes of 250 steps: hidden costs move the state and the recorded price together."
         )
     start = time.perf_counter()
-    env = make_env("TicketPricing-v0", noise_horizon=1)
+    env = imitation.make_env("TicketPricing-v0", noise_horizon=1)
     demonstrations = imitation.demonstrate(env, episodes=20, steps=250, seed=seed)
     models = {
         "behaviour cloning": imitation.BehaviourCloning(seed=seed, n_networks=2).fit(demonstrations),

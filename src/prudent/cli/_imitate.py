@@ -143,7 +143,7 @@ def evaluate(
 
 
 def _env(name: str, noise_horizon: int) -> Any:
-    from prudent.imitation._rollout import make_env
+    from prudent.imitation import make_env
 
     try:
         return make_env(name, noise_horizon=noise_horizon)

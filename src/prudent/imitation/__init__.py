@@ -8,7 +8,7 @@ from prudent.imitation._horizon import HorizonReport, suggest_horizon
 from prudent.imitation._plots import plot_rollout
 from prudent.imitation._policy import HistoryPolicy
 from prudent.imitation._residuil import ResiduIL
-from prudent.imitation._rollout import demonstrate
+from prudent.imitation._rollout import demonstrate, make_env
 from prudent.imitation._trajectory import (
     Trajectory,
     from_arrays,
@@ -38,6 +38,7 @@ __all__ = [
     "from_minari",
     "history_windows",
     "load_trajectories",
+    "make_env",
     "plot_rollout",
     "save_trajectories",
     "suggest_horizon",

@@ -10,6 +10,7 @@ newest ``policy_states`` states, enough to infer what only the expert sees, and 
 Past actions are left out of f: at test time they are its own, which carry none of the expert's noise.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from prudent.imitation._windows import View, Windows
 
 # Steps of the window that lie up to t - k by default.
 INSTRUMENT_STEPS = 3
+# Stock and Yogo's rule of thumb.
+WEAK_F = 10.0
 
 
 class CausalImitation(Imitator):
@@ -108,6 +111,15 @@ class CausalImitation(Imitator):
             estimator.set_params(network=default_network(x.shape[1]))
         y = windows.actions[:, -1]
         self.estimator_ = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode)
+        report = getattr(self.estimator_, "report_", None)
+        strength = [part.effective_f for part in getattr(report, "strength", ())]
+        if strength and max(strength) < WEAK_F:
+            warnings.warn(
+                f"weak instrument: the history up to t - {self.noise_horizon} hardly moves what the policy sees "
+                f"(effective F at most {max(strength):.1f}, below {WEAK_F:.0f}). The policy may be far off; is a "
+                "smaller noise_horizon safe?",
+                stacklevel=4,
+            )
 
     def _evaluate(self, x: np.ndarray) -> np.ndarray:
         return self.estimator_.predict(x)

@@ -50,7 +50,7 @@ def plot_rollout(
             rewards.append(reward[0])
         ax.plot(wanted, color="black", linewidth=1, label="expert, at these states")
         ax.plot(taken, color="tab:blue", linewidth=1.2, label=name)
-        ax.set_ylabel(f"action {column}" if np.ndim(wanted[0]) or len(policies) == 1 else "action")
+        ax.set_ylabel(f"action {column}")
         ax.set_title(name, loc="left", fontsize=10)
         axes[-1].plot(np.cumsum(rewards), linewidth=1.2, label=name)
     axes[0].legend(frameon=False, fontsize=8, loc="upper right")

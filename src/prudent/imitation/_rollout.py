@@ -8,7 +8,14 @@ import gymnasium
 import numpy as np
 
 from prudent.cmr._base import check_seed
-from prudent.envs import EpisodeBatch, TicketPricing, TicketPricingBatch
+from prudent.envs import (
+    ConfoundedLocomotion,
+    EpisodeBatch,
+    TicketPricing,
+    TicketPricingBatch,
+    load_expert,
+    ticket_expert,
+)
 from prudent.errors import DataError
 from prudent.imitation._base import check_count
 from prudent.imitation._trajectory import Trajectory
@@ -22,8 +29,6 @@ def make_env(env: Any, **settings: Any) -> gymnasium.Env:
     """The environment of an id such as ``"TicketPricing-v0"``; an environment is returned as it is."""
     if not isinstance(env, str):
         return env
-    import prudent.envs  # noqa: F401 (registers the ids)
-
     with warnings.catch_warnings():
         # Versions of a confounded environment differ in their equations: v0 is not out of date.
         warnings.filterwarnings("ignore", message=".*is out of date.*")
@@ -67,15 +72,12 @@ def find_expert(env: gymnasium.Env, expert: Expert | None) -> Expert:
     """The expert that is given, or the one that the environment brings."""
     if expert is not None:
         return expert
-    found = getattr(env.unwrapped, "expert", None)
-    if found is None or not isinstance(env.unwrapped, TicketPricing):
-        robot = getattr(getattr(env.unwrapped, "robot", None), "name", None)
-        if robot is not None:
-            from prudent.envs import load_expert
-
-            return load_expert(robot)
-        raise DataError("this environment brings no expert. Give expert=, a function of info['expert_obs'].")
-    return found
+    plain = env.unwrapped
+    if isinstance(plain, TicketPricing):
+        return ticket_expert
+    if isinstance(plain, ConfoundedLocomotion):
+        return load_expert(plain.robot.name)
+    raise DataError("this environment brings no expert. Give expert=, a function of info['expert_obs'].")
 
 
 def demonstrate(

@@ -25,7 +25,7 @@ def run_cell(task: Task) -> dict[str, float]:
 
     k, budget = int(task.point["k"]), task.budget
     name = str(task.point.get("env", budget.get("env")))
-    env = imitation._rollout.make_env(name, noise_horizon=k)
+    env = imitation.make_env(name, noise_horizon=k)
     demonstrations = imitation.demonstrate(env, episodes=budget["episodes"], steps=budget["steps"], seed=task.seed)
     model = _learner(dict(task.settings), k, tuple(budget["relative"]), task.seed)
     start = time.perf_counter()
