@@ -13,7 +13,7 @@ import numpy as np
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns, shared_columns
-from prudent.cmr._base import MomentError, MomentEstimator, check_seed, residual_moment
+from prudent.cmr._base import MIN_UNITS, MomentError, MomentEstimator, check_seed, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.errors import DataError
 
@@ -67,7 +67,8 @@ class FitReport:
     """Facts about a fit, all out of fold: nuisance quality, strength of C for the modelled columns, the moment.
 
     ``moment`` is measured on two audited folds, each with one network for f that was fitted without the fold, by
-    nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold. It
+    nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold, or
+    with fewer than four units a fold. It
     speaks of that fit, which is a little worse than the one that is returned.
     """
 
@@ -358,8 +359,12 @@ def _r2(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
 def _audited_moment(
     audited: list[tuple[np.ndarray, Matrix]], c: Matrix, groups: np.ndarray | None, seed: int
 ) -> MomentError | None:
-    """Moment of every audited fold by itself (functions of other folds have seen its rows), then pooled."""
-    if not audited:
+    """Moment of every audited fold by itself (functions of other folds have seen its rows), then pooled.
+
+    None where a fold has too few units (episodes) to measure it.
+    """
+    n_units = [len(rows) if groups is None else len(np.unique(groups[rows])) for rows, _ in audited]
+    if not audited or min(n_units) < MIN_UNITS:
         return None
     parts = [
         residual_moment(e, c[rows], seed=seed, groups=None if groups is None else groups[rows]) for rows, e in audited

@@ -25,8 +25,8 @@ from prudent.imitation._rollout import (
     make_env,
 )
 
-# Quantile cells of the state in which the best history-free policy is constant.
-CELLS = 200
+# Rows of a cell of the state in which the best history-free policy is constant.
+CELL_ROWS = 400
 
 # An actor maps (observations, expert's actions, recorded expert's actions) of a batch to actions.
 Actor = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -146,7 +146,8 @@ def _history_free(env: gymnasium.Env, judge: Expert, *, seed: int, steps: int) -
             if not batch.running.any():
                 break
     s, a = np.concatenate(states), np.concatenate(wanted)
-    edges = np.unique(np.quantile(s, np.linspace(0, 1, CELLS + 1)[1:-1]))
+    n_cells = max(10, len(s) // CELL_ROWS)
+    edges = np.unique(np.quantile(s, np.linspace(0, 1, n_cells + 1)[1:-1]))
     cell = np.searchsorted(edges, s)
     count = np.maximum(np.bincount(cell, minlength=len(edges) + 1), 1)
     means = np.stack([np.bincount(cell, weights=column, minlength=len(edges) + 1) / count for column in a.T], axis=1)

@@ -54,11 +54,14 @@ def batches(env: gymnasium.Env, episodes: int) -> Iterator[Any]:
     if env.spec is not None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is out of date.*")
-            copies = [gymnasium.make(env.spec) for _ in range(episodes)]
-        batch = EpisodeBatch(copies)
-        yield batch
-        batch.close()
-        return
+            try:
+                batch = EpisodeBatch([gymnasium.make(env.spec) for _ in range(episodes)])
+            except ValueError:  # A wrapper around it cannot be made again.
+                batch = None
+        if batch is not None:
+            yield batch
+            batch.close()
+            return
     for _ in range(episodes):
         yield EpisodeBatch([env])
 
