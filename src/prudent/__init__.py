@@ -12,6 +12,7 @@ _HOME = {
     "CausalImitation": "prudent.imitation",
     "IVRegression": "prudent.iv",
     "load": "prudent._storage",
+    "tune": "prudent.cmr",
     "DataError": "prudent.errors",
     "ModelFileError": "prudent.errors",
     "NotFittedError": "prudent.errors",
@@ -38,11 +39,13 @@ __all__ = [
     "load",
     "ltl",
     "nn",
+    "tune",
 ]
 
 if TYPE_CHECKING:
     from prudent import bench, cmr, datasets, envs, errors, imitation, iv, ltl, nn
     from prudent._storage import load
+    from prudent.cmr import tune
     from prudent.errors import DataError, ModelFileError, NotFittedError, PrudentError, RoleError
     from prudent.imitation import CausalImitation
     from prudent.iv import IVRegression

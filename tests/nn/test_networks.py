@@ -1,5 +1,6 @@
 """Networks: exact densities, correct sampling, cheap dropout, rebuildable specifications."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +44,17 @@ def test_categorical_probabilities_sum_to_one():
 def test_wave_is_close_to_a_sine():
     u = np.linspace(-3, 3, 10_001)
     assert np.abs(np.asarray(wave(jnp.asarray(u))) - np.sin(2 * np.pi * u)).max() < 1e-3
+
+
+def test_members_may_have_their_own_dropout():
+    def build(rate):
+        return nn.MLPSpec((16,), dropout_rate=rate)(2, 1, key=jax.random.key(0))
+
+    stack = nn.stack_networks(lambda key: build(0.4), 2, jax.random.key(0))
+    x, key = jnp.ones((50, 2)), jax.random.key(3)
+    hidden = eqx.filter_vmap(lambda network: network.hidden(x, key=key))(nn.with_dropout(stack, np.array([0.25, 0.0])))
+    np.testing.assert_allclose(hidden[0], build(0.25).hidden(x, key=key), rtol=1e-6)
+    np.testing.assert_allclose(hidden[1], build(0.0).hidden(x, key=key), rtol=1e-6)
 
 
 def test_dropout_keeps_the_mean_and_drops_independently():

@@ -5,11 +5,34 @@ from typing import Any
 import numpy as np
 
 from prudent.cmr._base import MomentError, MomentEstimator
+from prudent.cmr._deepgmm import DeepGMM
+from prudent.cmr._deepiv import DeepIV
+from prudent.cmr._dfiv import DFIV
 from prudent.cmr._dmlcmr import DMLCMR, Defaults, FitReport, Strength
+from prudent.cmr._tune import Trial, Tuning, tune
 
-__all__ = ["DMLCMR", "Defaults", "FitReport", "MomentError", "MomentEstimator", "Strength", "estimator_from_state"]
+__all__ = [
+    "DFIV",
+    "DMLCMR",
+    "DeepGMM",
+    "DeepIV",
+    "Defaults",
+    "FitReport",
+    "MomentError",
+    "MomentEstimator",
+    "Strength",
+    "Trial",
+    "Tuning",
+    "estimator_from_state",
+    "tune",
+]
 
-_SAVED = {"DMLCMR": DMLCMR}
+_SAVED = {
+    "DFIV": DFIV,
+    "DMLCMR": DMLCMR,
+    "DeepGMM": DeepGMM,
+    "DeepIV": DeepIV,
+}
 
 
 def estimator_from_state(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> MomentEstimator:

@@ -12,17 +12,23 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns, shared_columns
-from prudent.cmr._base import MIN_UNITS, MomentError, MomentEstimator, check_seed, residual_moment
+from prudent.cmr._arrays import Matrix, Scaler, numeric_columns
+from prudent.cmr._base import MIN_UNITS, MomentError, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
-from prudent.errors import DataError
+from prudent.cmr._neural import (
+    NeuralEstimator,
+    Problem,
+    Settings,
+    check_counts,
+    choose_network,
+    discrete_positions,
+    read_problem,
+)
 
 if TYPE_CHECKING:
-    from prudent.nn import FoldPlan, NetworkSpec, TrainConfig
+    from prudent.cmr._second_stage import SecondStage
+    from prudent.nn import FitTask, FoldPlan, NetworkSpec, TrainConfig
 
-MIN_ROWS = 20
-# Embeddings multiply the inputs of the first layer; wide tables get plain inputs.
-MAX_EMBEDDED = 12
 # Folds on which the moment is measured with functions that had nothing to do with them.
 N_AUDIT = 2
 
@@ -85,7 +91,7 @@ class FitReport:
     settings: Defaults
 
 
-class DMLCMR(MomentEstimator):
+class DMLCMR(NeuralEstimator):
     """Cross-fitted, Neyman-orthogonal estimator of f in E[Y - f(X) | C] = 0.
 
     Parameters
@@ -147,36 +153,37 @@ class DMLCMR(MomentEstimator):
 
     def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
         """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
+        self._fit(y, x, c, seed, groups)
+        return self
+
+    def fit_candidates(
+        self, y: Any, x: Any, c: Any, candidates: list[Settings], *, seed: int, groups: Any = None
+    ) -> "list[SecondStage]":
+        """One function per candidate (network and training of f), all from the same nuisances."""
+        return self._fit(y, x, c, seed, groups, candidates)
+
+    def _fit(
+        self, y: Any, x: Any, c: Any, seed: int, groups: Any, candidates: list[Settings] | None = None
+    ) -> "list[SecondStage]":
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._outcome import fit_outcome
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
-        from prudent.nn import TrainConfig
 
-        check_seed(seed)
-        x = as_matrix("x", x)
-        y, c = as_matrix("y", y, n_rows=len(x)), as_matrix("c", c, n_rows=len(x))
-        groups = None if groups is None else np.asarray(groups).reshape(-1)
-        self._check(len(x), groups)
-        shared = shared_columns(x, c)
-        modelled = [j for j in range(x.shape[1]) if j not in shared]
-        self._check_columns(x, modelled)
+        problem = read_problem(self, y, x, c, seed, groups)
+        check_counts(self, "n_folds", "n_components", "n_functions")
+        y, x, c, groups = problem.y, problem.x, problem.c, problem.groups
+        modelled = problem.modelled
         rng = np.random.default_rng(seed)
         defaults = Defaults.of(len(x), self.n_folds)
         plan = self._plan(len(x), defaults, rng, groups)
-        # Patience of 10 evaluations out of 25: most members live to see the end of the cosine, where they gain most.
-        train = self.train or TrainConfig(
-            batch_size=defaults.batch_size,
-            max_steps=defaults.nuisance_steps,
-            evaluate_every=defaults.nuisance_steps // 25,
-        )
+        train, function_train = (self.train_configs(len(x))[stage] for stage in ("nuisance", "function"))
         decay_guess = None if self.train else defaults.decay_guess
         seeds = [int(s) for s in rng.integers(2**31 - 2, size=3)]
 
         c_standard = Scaler.of(c).forward(c)
-        nuisance_network = self._spec(self.nuisance_network, numeric_columns(c))
+        nuisance_network = choose_network(self.nuisance_network, numeric_columns(c))
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
-        discrete = discrete_columns(x[:, modelled], self._discrete_positions(modelled))
-        instruments = [j for j in range(c.shape[1]) if j not in shared.values()]
+        discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
             # The two nuisances are independent, and one compiled program keeps about one core busy.
             outcome_job = threads.submit(
@@ -198,28 +205,28 @@ class DMLCMR(MomentEstimator):
                 plan,
                 law_settings,
                 discrete=discrete,
-                instruments=instruments,
+                instruments=problem.instruments,
                 seed=seeds[1],
                 progress=progress,
             )
             outcome = outcome_job.result()
-            known = [j for j in range(x.shape[1]) if j in shared]
-            self.network_ = self._spec(self.network, tuple(j for j in numeric_columns(x) if j in shared))
-            slots = tuple(int(p) for p in np.argsort(modelled + known))
             parts = [
-                ScoreData(s, nodes, x[part.rows][:, known])
+                ScoreData(s, nodes, x[part.rows][:, problem.known])
                 for s, nodes, part in zip(
                     (outcome.prediction, *outcome.audit), (law.nodes, *law.audit), plan.all_parts, strict=True
                 )
             ]
+            if candidates is not None:
+                everything = np.arange(len(x)), np.empty(0, dtype=int)
+                return self._candidate_functions(candidates, problem, parts[0], everything, seeds[2], progress)
+            self.network_ = choose_network(self.network, problem.embedded_in_x)
             self.function_, audits = fit_second_stage(
                 parts,
-                slots,
+                problem.slots,
                 x,
                 y,
                 self.network_,
-                self.function_train
-                or TrainConfig(weight_decay=0.3, batch_size=128, max_steps=defaults.function_steps, evaluate_every=250),
+                function_train,
                 n_functions=self.n_functions,
                 seed=seeds[2],
                 progress=progress,
@@ -242,66 +249,34 @@ class DMLCMR(MomentEstimator):
             discrete=tuple(modelled[j] for j in law.discrete),
             settings=defaults,
         )
-        return self
+        return []
 
-    def predict(self, x: Any) -> np.ndarray:
-        """f(x), shape (n, outcomes), in the units of y."""
-        self._check_fitted("function_")
-        return self.function_.predict(as_matrix("x", x, n_columns=self.n_columns_))
+    def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":
+        """Training of the nuisances and of f, as given or by rule."""
+        from prudent.nn import TrainConfig
 
-    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
-        self._check_fitted("function_")
-        from prudent.cmr._second_stage import function_to_arrays
-        from prudent.nn import spec_to_json
+        defaults = Defaults.of(n_rows, self.n_folds)
+        # Patience of 10 evaluations out of 25: most members live to see the end of the cosine, where they gain most.
+        nuisance = self.train or TrainConfig(
+            weight_decay=defaults.decay_guess,
+            batch_size=defaults.batch_size,
+            max_steps=defaults.nuisance_steps,
+            evaluate_every=defaults.nuisance_steps // 25,
+        )
+        function = self.function_train or TrainConfig(
+            weight_decay=0.3, batch_size=128, max_steps=defaults.function_steps, evaluate_every=250
+        )
+        return {"nuisance": nuisance, "function": function}
 
-        simple = {k: v for k, v in self.get_params().items() if isinstance(v, int | float | str | None)}
-        record = {
-            "kind": type(self).__name__,
-            "params": simple,
-            "network": spec_to_json(self.network_),
-            "n_columns": self.n_columns_,
-        }
-        return record, function_to_arrays(self.function_)
+    def nuisance_tasks(self, problem: Problem) -> "list[FitTask]":
+        """The regressions behind a fit: the law, and the outcome unless another model predicts it."""
+        from prudent.cmr._outcome import outcome_task
 
-    @classmethod
-    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DMLCMR":
-        """Rebuild a fitted estimator; it predicts, but its nuisances and training report are not kept."""
-        from prudent.cmr._second_stage import function_from_arrays
-        from prudent.nn import spec_from_json
-
-        model = cls(**record["params"])
-        model.network_ = spec_from_json(record["network"])
-        model.n_columns_ = int(record["n_columns"])
-        model.function_ = function_from_arrays(model.network_, model.n_columns_, arrays)
-        return model
-
-    def _check(self, n_rows: int, groups: Any) -> None:
-        for name in ("n_folds", "n_components", "n_functions"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
-        if n_rows < MIN_ROWS:
-            raise DataError(f"DMLCMR needs at least {MIN_ROWS} rows, got {n_rows}. Bring more data.")
-        if groups is not None and len(groups) != n_rows:
-            raise DataError(f"groups must name one unit per row ({n_rows}), got {len(groups)}.")
-
-    def _check_columns(self, x: Matrix, modelled: list[int]) -> None:
-        constant = [j for j in modelled if np.ptp(x[:, j]) == 0]
-        if constant:
-            raise DataError(
-                f"Column {constant[0]} of x is constant ({x[0, constant[0]]:g}): data in which it never varies say "
-                "nothing about its effect. Drop it, or bring data in which it varies."
-            )
-        if not isinstance(self.discrete, str):
-            for j in self.discrete:
-                if not 0 <= int(j) < x.shape[1]:
-                    raise DataError(f"discrete names column {j}, but x has columns 0 to {x.shape[1] - 1}.")
-
-    def _discrete_positions(self, modelled: list[int]) -> Any:
-        if isinstance(self.discrete, str):
-            return self.discrete
-        return tuple(modelled.index(int(j)) for j in self.discrete if int(j) in modelled)
+        tasks = self._law_tasks(problem)
+        if self.outcome_model is None:
+            y, c = Scaler.of(problem.y).forward(problem.y), Scaler.of(problem.c).forward(problem.c)
+            tasks.append(outcome_task(y, c, choose_network(self.nuisance_network, numeric_columns(problem.c))))
+        return tasks
 
     def _plan(self, n_rows: int, defaults: Defaults, rng: np.random.Generator, groups: Any) -> "FoldPlan":
         from prudent.nn import FoldPlan
@@ -319,15 +294,6 @@ class DMLCMR(MomentEstimator):
         for fold in range(len(folds)):
             plan.member_splits.extend(held_out_splits(plan.training_rows(fold), n_repeats, rng, groups))
         return plan
-
-    @staticmethod
-    def _spec(spec: Any, embed: tuple[int, ...]) -> Any:
-        from prudent.nn import TabularSpec
-
-        spec = spec or TabularSpec()
-        if isinstance(spec, TabularSpec) and spec.embed is None:
-            return dataclasses.replace(spec, embed=embed if len(embed) <= MAX_EMBEDDED else ())
-        return spec
 
 
 def partial_strength(actual: np.ndarray, predicted: np.ndarray, without: np.ndarray) -> Strength:

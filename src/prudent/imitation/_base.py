@@ -175,7 +175,7 @@ def check_count(name: str, value: Any, least: int) -> None:
 
 def default_network(n_columns: int) -> Any:
     """Embeddings for a narrow input: states are asked for where there are demonstrations, so waves do no harm."""
-    from prudent.cmr._dmlcmr import MAX_EMBEDDED
+    from prudent.cmr._neural import MAX_EMBEDDED
     from prudent.nn import TabularSpec
 
     return TabularSpec(embed=tuple(range(n_columns)) if n_columns <= MAX_EMBEDDED else ())

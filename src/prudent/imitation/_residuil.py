@@ -2,7 +2,7 @@
 
 min over pi, max over f of E[2 (a_t - pi(s_t)) f(s_{t-k}) - f(s_{t-k})^2]; with the best f the value is the squared
 conditional moment. The authors take lag 1; with noise of horizon k the lag must be k. Policy and critic are two parts
-of one network here, stepped together; the critic's gradient is reversed, so that the one training loop serves.
+of one network here, stepped together by optimistic Adam, so that the one training loop serves.
 """
 
 from typing import Any
@@ -22,7 +22,9 @@ from prudent.nn import MLPSpec, Network, NetworkSpec, TrainConfig, fit_stack, st
 # Weights of the authors: imitation loss, and the size of the critic.
 CLONING_WEIGHT = 5e-2
 CRITIC_WEIGHT = 1e-3
-TRAIN = TrainConfig(learning_rate=5e-4, weight_decay=1e-3, batch_size=128, max_steps=12_000, evaluate_every=500)
+TRAIN = TrainConfig(
+    learning_rate=5e-4, weight_decay=1e-3, batch_size=128, max_steps=12_000, evaluate_every=500, optimistic=True
+)
 
 
 class Game(eqx.Module):
@@ -32,23 +34,14 @@ class Game(eqx.Module):
     critic: Network
 
 
-@jax.custom_vjp
-def reverse_gradient(x: jax.Array) -> jax.Array:
-    """The identity, whose gradient has the opposite sign: what is minimised through it is maximised."""
-    return x
-
-
-reverse_gradient.defvjp(lambda x: (x, None), lambda _, g: (-g,))
-
-
 def game_loss(game: Game, batch: Any, key: Any) -> jax.Array:
-    """Value of the game per row: the policy descends on it, the critic ascends."""
+    """Per row: what the policy makes small, and what the critic makes large, with its sign turned."""
+    stop = jax.lax.stop_gradient
     residual = batch["a"] - game.policy(batch["x"], key=key)
-    f = reverse_gradient(game.critic(batch["z"], key=key))
-    # The norm of the critic is a cost to the critic; inside the reversed value it enters with its sign.
-    norm = jnp.sqrt(jnp.mean(f**2) + 1e-12)
-    value = jnp.sum(2 * residual * f - f**2, axis=-1) - CRITIC_WEIGHT * norm
-    return value + CLONING_WEIGHT * jnp.sum(residual**2, axis=-1)
+    f = game.critic(batch["z"], key=key)
+    policy = jnp.sum(2 * residual * stop(f) + CLONING_WEIGHT * residual**2, axis=-1)
+    critic = jnp.sum(2 * stop(residual) * f - f**2, axis=-1) - CRITIC_WEIGHT * jnp.sqrt(jnp.mean(f**2) + 1e-12)
+    return policy - critic
 
 
 class ResiduIL(NetworkImitator):

@@ -90,7 +90,7 @@ class IVRegression:
             )
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
-        if isinstance(estimator, DMLCMR) and estimator.discrete == "auto":
+        if isinstance(getattr(estimator, "discrete", None), str) and estimator.discrete == "auto":
             # Indicators of a categorical action are discrete however rare a level is.
             coded = roles["action"].categorical_positions
             found = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}

@@ -37,12 +37,12 @@ class Network(Protocol):
     def __call__(self, x: Float[Array, "n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "n o"]: ...
 
 
-def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
+def dropout(x: Array, rate: float | Array, key: PRNGKeyArray | None) -> Array:
     """Inverted dropout with cheap masks: 8 bits a unit, from an integer hash of the unit's number and one random word.
 
-    JAX's own generator would cost more than the matrix products here.
+    JAX's own generator would cost more than the matrix products here. A rate that is an array is given in 256ths.
     """
-    if key is None or rate == 0.0:
+    if key is None or (isinstance(rate, float) and rate == 0.0):
         return x
     word = jax.random.bits(key, (), dtype=jnp.uint32)
     h = jax.lax.iota(jnp.uint32, -(-x.size // 4)) * jnp.uint32(0x9E3779B9) + word
@@ -51,8 +51,8 @@ def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
     h = (h ^ (h >> 15)) * jnp.uint32(0x846CA68B)
     octets = jax.lax.bitcast_convert_type(h ^ (h >> 16), jnp.uint8).reshape(-1)[: x.size].reshape(x.shape)
     # Eight bits resolve the rate to 1/256; the kept units are rescaled by the rate that was really used.
-    dropped = round(rate * 256)
-    return jnp.where(octets >= dropped, x * (256 / (256 - dropped)), 0.0)
+    dropped = round(rate * 256) if isinstance(rate, float) else rate
+    return jnp.where(octets.astype(jnp.int32) >= dropped, x * (256 / (256 - dropped)), 0.0)
 
 
 def gaussian(key: PRNGKeyArray, shape: tuple[int, ...], scale: float) -> Array:
@@ -87,6 +87,8 @@ class MLP(eqx.Module):
     free_bias: Float[Array, " o"]
     activation: str = eqx.field(static=True)
     dropout_rate: float = eqx.field(static=True)
+    dropped: Array | None
+    """A rate in 256ths that takes the place of ``dropout_rate``: how candidates with several rates share a program."""
 
     def __init__(
         self,
@@ -112,13 +114,15 @@ class MLP(eqx.Module):
         self.free_bias = jnp.zeros(out_size)
         self.activation = activation
         self.dropout_rate = dropout_rate
+        self.dropped = None
 
     def hidden(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n h"]:
         """Values of the last hidden layer."""
+        rate = float(self.dropout_rate) if self.dropped is None else self.dropped
         act = activation_function(self.activation)
         keys = [None] * len(self.layers) if key is None else list(jax.random.split(key, max(len(self.layers), 1)))
         for layer, k in zip(self.layers[:-1], keys, strict=False):
-            x = dropout(act(layer(x)), self.dropout_rate, k)
+            x = dropout(act(layer(x)), rate, k)
         return x
 
     def __call__(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n o"]:
@@ -198,6 +202,48 @@ class Tabular(eqx.Module):
         return self.body(self._embedded(x), key=key)
 
 
+class FeatureProduct(eqx.Module):
+    """Linear in products of learnt features: ``f(x) = w . [(1, x_1, a(x_1)) (x) (1, b(x_2)), x_2]``.
+
+    ``a`` and ``b`` are the last hidden layers of networks of two groups of columns. Raw columns of the second group
+    enter by themselves only: there may be many, and products with each of them would cost accuracy. The weights ``w``
+    are not trained by gradients: whoever trains the features solves for them.
+    """
+
+    first: Any
+    second: Any
+    free_weight: Float[Array, "p o"]
+    columns: tuple[int, ...] = eqx.field(static=True)
+    n_second: int = eqx.field(static=True)
+
+    def split(self, x: Float[Array, "*n i"]) -> tuple[Float[Array, "*n a"], Float[Array, "*n b"]]:
+        """The two groups of columns."""
+        others = [j for j in range(x.shape[-1]) if j not in self.columns]
+        return x[..., list(self.columns)], x[..., others]
+
+    def features(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> tuple[Array, Array]:
+        """(x_1, a(x_1)) and (x_2, b(x_2))."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        first, second = self.split(x)
+        return joined_features(self.first, first, keys[0]), joined_features(self.second, second, keys[1])
+
+    def design(self, first: Float[Array, "*n a"], second: Float[Array, "*n b"]) -> Float[Array, "*n p"]:
+        """What f is linear in, from the features of the two groups."""
+        raw, learnt = second[..., : self.n_second], second[..., self.n_second :]
+        one = jnp.ones_like(first[..., :1])
+        a, b = jnp.concatenate([one, first], axis=-1), jnp.concatenate([one, learnt], axis=-1)
+        product = (a[..., :, None] * b[..., None, :]).reshape(*first.shape[:-1], -1)
+        return jnp.concatenate([product, raw], axis=-1)
+
+    def __call__(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n o"]:
+        return self.design(*self.features(x, key=key)) @ jax.lax.stop_gradient(self.free_weight)
+
+
+def joined_features(network: Any, x: Float[Array, "*n i"], key: PRNGKeyArray | None) -> Float[Array, "*n f"]:
+    """Raw columns and the last hidden layer; only the columns (there may be none) where there is no network."""
+    return x if network is None else jnp.concatenate([x, network.hidden(x, key=key)], axis=-1)
+
+
 class Mixture(eqx.Module):
     """Diagonal Gaussian mixtures for a batch: the output of a mixture density network."""
 
@@ -264,6 +310,18 @@ def start_at_linear(network: Any, weight: Array, bias: Array, noise: Array) -> A
     if isinstance(network, MLP):
         return eqx.tree_at(lambda n: (n.free_skip, n.free_bias), network, (weight, bias))
     return network
+
+
+def with_dropout(networks: Any, rates: np.ndarray) -> Any:
+    """A stack whose members have their own dropout rates, in every perceptron that they contain."""
+    dropped = jnp.asarray(np.round(np.asarray(rates) * 256), jnp.int32)
+
+    def set_rate(node: Any) -> Any:
+        if not isinstance(node, MLP):
+            return node
+        return eqx.tree_at(lambda mlp: mlp.dropped, node, dropped, is_leaf=lambda leaf: leaf is None)
+
+    return jax.tree.map(set_rate, networks, is_leaf=lambda node: isinstance(node, MLP))
 
 
 class Categorical(eqx.Module):
