@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -54,7 +55,7 @@ def checked_action(action: Any, space: spaces.Box) -> np.ndarray:
     return np.minimum(np.maximum(action, space.low), space.high)
 
 
-class ConfoundedWrapper(gymnasium.Wrapper, Demonstrable):
+class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
     """Adds confounding to an environment with ``Box`` actions and flat ``Box`` observations.
 
     - u_o,t is the mean of the last ``window`` draws of ``u_o``: a disturbance added to every executed action.
@@ -94,7 +95,17 @@ class ConfoundedWrapper(gymnasium.Wrapper, Demonstrable):
         window: int = 30,
         apply: Callable[[np.ndarray, float], np.ndarray] | None = None,
     ):
-        super().__init__(env)
+        RecordConstructorArgs.__init__(
+            self,
+            noise_horizon=noise_horizon,
+            noise=noise,
+            state_noise=state_noise,
+            action_noise=action_noise,
+            u_o=u_o,
+            window=window,
+            apply=apply,
+        )
+        gymnasium.Wrapper.__init__(self, env)
         if not isinstance(env.action_space, spaces.Box):
             raise DataError(f"the action space must be a Box, got {env.action_space}.")
         if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:

@@ -134,16 +134,17 @@ def train_expert(
         while trainer.block < blocks:
             point = trainer.run_block()
             bar.advance(f"tracking {point['tracking']:.2f}, standing {point['standing']:.0%}")
+            # The model first: only a folder with a model may be written to again.
+            make_expert(robot, trainer, None).save(out)
+            write_curve(trainer.curve, out)
             if trainer.block < blocks and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                # The model first: a folder with a model may be written to again.
-                make_expert(robot, trainer, None).save(out)
                 trainer.save(checkpoint)
                 saved = time.monotonic()
     scores = score_expert(make_expert(robot, trainer, None))
     expert = make_expert(robot, trainer, scores)
     expert.save(out)
     trainer.save(checkpoint)
-    write_curve(trainer.curve, out)
+    draw_curve(trainer.curve, out)
     return expert
 
 
@@ -185,21 +186,24 @@ def make_expert(robot: str, trainer: Trainer, scores: dict[str, ExpertScore] | N
 
 
 def write_curve(curve: list[dict[str, Any]], folder: Path) -> None:
-    """The learning curve as a table and a picture."""
+    """The learning curve as a table."""
+    with (folder / "curve.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, fieldnames=list(curve[0]))
+        table.writeheader()
+        table.writerows(curve)
+
+
+def draw_curve(curve: list[dict[str, Any]], folder: Path) -> None:
+    """The learning curve as a picture."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    with (folder / "curve.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, fieldnames=list(curve[0]))
-        table.writeheader()
-        table.writerows(curve)
     steps = [point["steps"] for point in curve]
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3), constrained_layout=True)
-    for axis, name, label in zip(
-        axes, ("value", "tracking", "standing"), ("reward per step", "(v - u_o)²", "episodes without a fall"), strict=True
-    ):
+    labels = {"value": "reward per step", "tracking": "(v - u_o)²", "standing": "episodes without a fall"}
+    figure, axes = plt.subplots(1, len(labels), figsize=(10, 3), constrained_layout=True)
+    for axis, (name, label) in zip(axes, labels.items(), strict=True):
         axis.plot(steps, [point[name] for point in curve])
         axis.set(xlabel="environment steps", ylabel=label)
     figure.savefig(folder / "curve.png", dpi=120)
