@@ -239,10 +239,7 @@ class TestEpisodeBatch:
 
     def test_an_ended_episode_stays_and_earns_nothing(self):
         batch = envs.EpisodeBatch(
-            [
-                envs.ConfoundedWrapper(gymnasium.make("Pendulum-v1", max_episode_steps=limit))
-                for limit in (2, 5)
-            ]
+            [envs.ConfoundedWrapper(gymnasium.make("Pendulum-v1", max_episode_steps=limit)) for limit in (2, 5)]
         )
         batch.reset(seed=1000)
         for _ in range(2):
