@@ -37,6 +37,8 @@ check: $(STAMP)
 
 bench-speed: $(STAMP)
 	$(PY) benchmarks/speed.py
+	$(PY) benchmarks/ltl_speed.py
+	$(PY) benchmarks/scaling.py
 
 docs: $(STAMP)
 	$(PY) -m mkdocs build --strict --quiet

@@ -9,6 +9,9 @@ Times are processor time, the best of several repeats: other jobs on the machine
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import time
 import warnings
 
@@ -29,7 +32,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--no-storm", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="*", default=[18, 58, 183], help="sides of the grids for optimum")
+    parser.add_argument("--plain", metavar="TASK", help="only the speed of CF+KC on one task, as a number")
     arguments = parser.parse_args()
+    if arguments.plain:
+        print(kernel_speed(getattr(envs, arguments.plain)(), True, 20_000, 1))
+        return
     time_learners(arguments)
     time_checks(arguments)
     time_optimum(arguments)
@@ -49,30 +56,41 @@ def check_often(checker: ltl.Checker, policy: ltl.Policy, times: int) -> None:
         checker(policy)
 
 
+def kernel_speed(mdp: ltl.LabelledMDP, is_counterfactual: bool, steps: int, repeats: int) -> float:
+    """Steps per second of the learning loop, without evaluations."""
+    checker = ltl.Checker(mdp, mdp.goal)
+    task = mdp.task
+    assert task is not None
+    rates = Rates(0.1, 0.1, 0.99, task.episode_length, task.patience or -1)
+    q_table, best = make_q(checker.product, 0.2)
+    position, rng = np.array([UNSTARTED, 0, 0, 0, 0]), seed_state(0)
+    rewards = reward_table("linear", 0.1, task.counter)
+    state = (make_tables(checker.product), rates, q_table, best, position, rng, rewards, is_counterfactual)
+    run_counter(100, *state)
+    return steps / best_seconds(repeats, run_counter, steps, *state)
+
+
+def plain_speed(task: str) -> float:
+    """Steps per second of the same loop for CF+KC in plain Python, in a process of its own."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    command = [sys.executable, __file__, "--plain", task]
+    return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+
 def time_learners(arguments) -> None:
-    print("| task | automaton states | KC, million steps/s | CF+KC | CF+KC with evaluation every 10,000 steps |")
-    print("|---|---|---|---|---|")
+    print(
+        "| task | automaton states | KC, million steps/s | CF+KC | with evaluation every 10,000 steps | plain Python |"
+    )
+    print("|---|---|---|---|---|---|")
     for make in TASKS:
         mdp = make()
-        checker = ltl.Checker(mdp, mdp.goal)
-        tables = make_tables(checker.product)
-        task = mdp.task
-        assert task is not None
-        rates = Rates(0.1, 0.1, 0.99, task.episode_length, task.patience or -1)
-        speeds = []
-        for is_counterfactual in (False, True):
-            q_table, best = make_q(checker.product, 0.2)
-            position, rng = np.array([UNSTARTED, 0, 0, 0, 0]), seed_state(0)
-            rewards = reward_table("linear", 0.1, task.counter)
-            state = (tables, rates, q_table, best, position, rng, rewards, is_counterfactual)
-            run_counter(10_000, *state)
-            seconds = best_seconds(arguments.repeats, run_counter, arguments.steps, *state)
-            speeds.append(arguments.steps / seconds / 1e6)
+        automaton = ltl.Checker(mdp, mdp.goal).automaton
+        kc, both = (kernel_speed(mdp, with_cf, arguments.steps, arguments.repeats) / 1e6 for with_cf in (False, True))
         options = {"steps": arguments.steps, "progress": False}
-        seconds = best_seconds(arguments.repeats, ltl.learn, mdp, checker.automaton, **options)
-        whole = arguments.steps / seconds / 1e6
-        n_q = checker.automaton.n_states
-        print(f"| {task.name} | {n_q} | {speeds[0]:.1f} | {speeds[1]:.1f} | {whole:.1f} |")
+        whole = arguments.steps / best_seconds(arguments.repeats, ltl.learn, mdp, automaton, **options) / 1e6
+        plain = plain_speed(make.__name__) / 1e6
+        ratio = f"{plain:.4f} (1 / {both / plain:.0f})"
+        print(f"| {make.__name__} | {automaton.n_states} | {kc:.1f} | {both:.1f} | {whole:.1f} | {ratio} |", flush=True)
 
 
 def time_checks(arguments) -> None:

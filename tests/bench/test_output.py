@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import statistics
 import subprocess
 import sys
 from typing import NamedTuple
@@ -55,6 +56,27 @@ def test_table_shows_medians_beside_references(folder):
     assert [entry.value for entry in elsewhere.entries] == [0.3, None]
     assert good.slope is not None
     assert abs(good.slope[0] + 0.5) < 3 * good.slope[1]
+
+
+def test_means_and_when_the_mean_curve_arrives(tmp_path):
+    bench.run([tiny_bench.means], tmp_path)
+    (sweep,) = bench.load_folder(tmp_path)
+    error, when = bench.tables(sweep)
+    values = sweep.values("good", {"n": 100}, "error")
+    entry = error.rows[0].entries[0]
+    assert entry.value == pytest.approx(statistics.fmean(values))
+    assert entry.high - entry.value == pytest.approx(statistics.stdev(values))
+    curves = sweep.values("good", {"n": 100}, "probability")
+    mean = [statistics.fmean(column) for column in zip(*curves, strict=True)]
+    assert when.rows[0].entries[0].value == next(step for step in (1, 2, 3) if mean[step - 1] >= mean[-1] - 0.05)
+    text = bench.markdown(sweep)
+    assert f"{entry.value:.4f} ± {statistics.stdev(values):.4f}" in text
+    assert "mean ± standard deviation" in text
+
+
+def test_runs_recorded_before_a_metric_was_added_are_passed_over(folder):
+    (sweep,) = bench.load_folder(folder, ["tiny/curve"])
+    assert sweep.values("good", {"n": 100}, "added later") == []
 
 
 def test_slope_agrees_with_least_squares(folder):

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from prudent.bench import Experiment, Figure, Method, Metric, Quick, Reference, Task
@@ -84,6 +85,19 @@ curve = Experiment(
         Figure(kind="curves", x="steps", y="probability"),
     ),
     quick=Quick(runs=1, grid={"n": (100,)}),
+)
+
+means = replace(
+    curve,
+    name="tiny/means",
+    methods=(Method(name="good", settings={"scale": 1.0}),),
+    grid={"n": (100,)},
+    metrics=(
+        *curve.metrics,
+        Metric(name="when", label="steps to within 0.05", reach_of=("steps", "probability")),
+    ),
+    references=(),
+    statistic="mean",
 )
 
 slow = Experiment(

@@ -123,6 +123,25 @@ def test_steps_without_acceptance_are_discounted_by_gamma():
     assert bench.position[2] == 0
 
 
+def test_rewarded_steps_are_discounted_too_when_asked():
+    run = ltl.learn(
+        loop(),
+        VISIT_A,
+        method="bozkurt",
+        U=0.1,
+        gamma=0.9,
+        discount_rewarded=True,
+        steps=50_000,
+        seed=0,
+        progress=False,
+    )
+    assert run.settings.discount_rewarded
+    bench = Bench(loop(), VISIT_A, 0.2, alpha=0.5, gamma=0.9)
+    bench.rates = bench.rates._replace(gamma_rewarded=0.9)
+    bench.counter(200, reward_table("constant", 0.1, 0))
+    assert bench.q[0, 0, 0] == pytest.approx(0.1 / (1 - 0.9 * 0.9))
+
+
 def test_counterfactual_steps_teach_every_automaton_state():
     bench = Bench(loop(), TWO_VIEWS, 0.2, alpha=0.5, gamma=0.9)
     bench.counter(1, reward_table("constant", 0.1, 0), True)

@@ -52,6 +52,9 @@ class Metric:
     """Grid axis against which the log-log slope of this metric is fitted and shown."""
     in_tables: bool = True
     """False for lists, which only figures can show."""
+    reach_of: tuple[str, ...] = ()
+    """Two list-valued metrics (x, y): no cell returns this metric, it is the first x at which the mean of y over runs
+    comes within 0.05 of its final level; nothing for a level below 0.05."""
 
     @property
     def title(self) -> str:
@@ -147,6 +150,8 @@ class Experiment:
     references: tuple[Reference, ...] = ()
     figures: tuple[Figure, ...] = ()
     quick: Quick = Quick()
+    statistic: Literal["median", "mean"] = "median"
+    """What tables and figures show of the runs: median and quartiles, or mean and standard deviation."""
     version: int = 1
     """Raise it when ``run_cell`` changes meaning without a change of settings."""
     is_quick: bool = False
@@ -225,7 +230,9 @@ class Experiment:
 
         parts = {
             "methods": tuple(Method(**item) for item in data["methods"]),
-            "metrics": tuple(Metric(**item) for item in data["metrics"]),
+            "metrics": tuple(
+                Metric(**(item | {"reach_of": tuple(item.get("reach_of", ()))})) for item in data["metrics"]
+            ),
             "references": tuple(Reference(**item) for item in data["references"]),
             "figures": tuple(Figure(**item) for item in data["figures"]),
             "grid": grid(data["grid"]),

@@ -8,7 +8,7 @@ from typing import Any
 
 from prudent.bench._definition import Figure, point_label
 from prudent.bench._folder import Sweep
-from prudent.bench._table import quartiles
+from prudent.bench._table import summarise
 
 # Middle tones, told apart by colour-blind readers (after Okabe and Ito), with contrast on white and on near-black.
 _COLOURS = ("#2f86c5", "#d9711c", "#189a72", "#c267a0", "#8c8c1a", "#7a72d6")
@@ -92,7 +92,7 @@ def _lines(axes: Any, sweep: Sweep, figure: Figure) -> None:
         by_x: dict[Any, list[float]] = {}
         for point in sweep.experiment.points():
             by_x.setdefault(point[figure.x], []).extend(sweep.values(method.name, point, figure.y))
-        _band(axes, number, method.title, [(x, values) for x, values in by_x.items() if values])
+        _band(axes, sweep, number, method.title, [(x, values) for x, values in by_x.items() if values])
         place_of = {point_label(point): point[figure.x] for point in sweep.experiment.points()}
         _mark_references(axes, sweep, figure, method.name, place_of)
 
@@ -107,19 +107,22 @@ def _curves(axes: Any, sweep: Sweep, figure: Figure) -> None:
                 for x, y in zip(xs, ys, strict=True):
                     by_x.setdefault(x, []).append(y)
             label = ", ".join(text for text in (method.title, point_label(point)) if text)
-            _band(axes, number, label, sorted(by_x.items()))
+            _band(axes, sweep, number, label, sorted(by_x.items()))
             number += 1
 
 
-def _band(axes: Any, number: int, label: str, data: list[tuple[Any, list[float]]]) -> None:
-    """Median line and quartile band."""
+def _band(axes: Any, sweep: Sweep, number: int, label: str, data: list[tuple[Any, list[float]]]) -> None:
+    """Median line and quartile band; or the mean with half a standard deviation either way, as the thesis draws it."""
     if not data:
         return
     xs = [x for x, _ in data]
-    low, median, high = zip(*(quartiles(values) for _, values in data), strict=True)
+    statistic = sweep.experiment.statistic
+    low, middle, high = zip(*(summarise(values, statistic) for _, values in data), strict=True)
+    if statistic == "mean":
+        low, high = ([(end + mid) / 2 for end, mid in zip(ends, middle, strict=True)] for ends in (low, high))
     colour = _COLOURS[number % len(_COLOURS)]
     marker = _MARKERS[number % len(_MARKERS)] if len(xs) <= 20 else None
-    axes.plot(xs, median, color=colour, linewidth=1.8, marker=marker, markersize=5, label=label)
+    axes.plot(xs, middle, color=colour, linewidth=1.8, marker=marker, markersize=5, label=label)
     axes.fill_between(xs, low, high, color=colour, alpha=0.22, linewidth=0)
 
 

@@ -24,8 +24,12 @@ class Sweep:
         return [self.results[key] for key in keys if key in self.results]
 
     def values(self, method: str, point: dict, metric: str) -> list:
-        """A metric of the successful runs of a method at a grid point, by seed."""
-        return [entry["metrics"][metric] for entry in self.at(method, point) if entry["status"] == "ok"]
+        """A metric of the successful runs of a method at a grid point, by seed.
+
+        Runs recorded before the metric was added to the definition are passed over.
+        """
+        found = [entry["metrics"] for entry in self.at(method, point) if entry["status"] == "ok"]
+        return [metrics[metric] for metrics in found if metric in metrics]
 
     def missing(self) -> list[Cell]:
         return [cell for cell in self.experiment.cells() if cell.key not in self.results]

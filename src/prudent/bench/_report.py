@@ -123,7 +123,7 @@ def _html_table(table: Table) -> str:
 def _html_row(row: Row, table: Table) -> str:
     cells = []
     for entry in row.entries:
-        main, _, rest = entry_text(entry, table.metric).partition(" ")
+        main, _, rest = entry_text(entry, table).partition(" ")
         cells.append(f"<td>{main}{_MARKS[entry.reached]}<small>{escape(rest)}</small></td>")
     if table.has_slope:
         cells.append(f"<td>{slope_text(row)}</td>")

@@ -205,14 +205,14 @@ class _OpenSweep:
 
 @functools.cache
 def _commit() -> str:
-    """Commit of the working tree that Prudent runs from, with ``+`` when it has changes; empty outside of one."""
+    """Commit that Prudent runs from, with ``+`` when the package has changes; empty outside of a working tree."""
     here = Path(__file__).parent
     try:
         head = subprocess.run(
             ["git", "-C", here, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
         )
         changes = subprocess.run(
-            ["git", "-C", here, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+            ["git", "-C", here, "status", "--porcelain", "-uno", "--", "."], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return ""

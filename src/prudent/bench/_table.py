@@ -5,16 +5,25 @@ import io
 import math
 import re
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prudent.bench._definition import BenchError, Metric, Reference, point_label
 from prudent.bench._folder import Sweep
 
+_NEAR = 0.05
+_STATISTICS = {
+    "median": "median (quartiles)",
+    "mean": "mean ± standard deviation (half of one in figures)",
+}
+_NUMBERS = ("statistic", "value", "low", "high", "runs", "errors")
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of a table: the median over runs with its quartiles, or a published value."""
+    """One number of a table: the median over runs with its quartiles, the mean with one standard deviation either way,
+    or a published value."""
 
     value: float | None
     low: float | None = None
@@ -41,6 +50,7 @@ class Table:
 
     experiment: str
     metric: Metric
+    statistic: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
 
@@ -66,14 +76,14 @@ def tables(sweep: Sweep) -> list[Table]:
     """One table per metric that is a number."""
     columns = tuple(point_label(point) for point in sweep.experiment.points())
     return [
-        Table(sweep.experiment.name, metric, columns, tuple(_rows(sweep, metric, columns)))
+        Table(sweep.experiment.name, metric, sweep.experiment.statistic, columns, tuple(_rows(sweep, metric, columns)))
         for metric in sweep.experiment.metrics
         if metric.in_tables
     ]
 
 
 def shortfalls(sweep: Sweep) -> list[Shortfall]:
-    """Targets and goals that the medians miss; none for quick runs."""
+    """Targets and goals that the medians (or means) miss; none for quick runs."""
     missed = []
     for table in tables(sweep):
         for method, row in zip(sweep.experiment.methods, table.rows, strict=False):
@@ -99,16 +109,38 @@ def _own_row(sweep: Sweep, metric: Metric, method: str, label: str) -> Row:
     targets = [ref for ref in _judged(sweep, metric, method) if ref.role == "target"]
     entries = []
     for point in sweep.experiment.points():
-        values = sweep.values(method, point, metric.name)
-        errors = len(sweep.at(method, point)) - len(values)
-        if not values:
-            entries.append(Entry(None, errors=errors))
-            continue
-        low, median, high = quartiles(values)
+        errors = sum(entry["status"] == "error" for entry in sweep.at(method, point))
+        entry = _reach(sweep, method, point, metric) if metric.reach_of else _own(sweep, method, point, metric)
         bounds = [target.values[point_label(point)] for target in targets if point_label(point) in target.values]
-        reached = all(_reaches(median, bound, metric) for bound in bounds) if bounds else None
-        entries.append(Entry(median, low, high, len(values), errors, reached))
+        reached = None
+        if bounds and entry.value is not None:
+            reached = all(_reaches(entry.value, bound, metric) for bound in bounds)
+        entries.append(replace(entry, errors=errors, reached=reached))
     return Row(label, "ours", tuple(entries), _slope(sweep, metric, method))
+
+
+def _own(sweep: Sweep, method: str, point: dict, metric: Metric) -> Entry:
+    values = sweep.values(method, point, metric.name)
+    if not values:
+        return Entry(None)
+    low, middle, high = summarise(values, sweep.experiment.statistic)
+    return Entry(middle, low, high, len(values))
+
+
+def _reach(sweep: Sweep, method: str, point: dict, metric: Metric) -> Entry:
+    """`Metric.reach_of`: when the mean curve comes near its final level."""
+    xs, ys = (sweep.values(method, point, name) for name in metric.reach_of)
+    if not ys:
+        return Entry(None)
+    curve = [statistics.fmean(values) for values in zip(*ys, strict=True)]
+    level = final_level(curve)
+    reached = [x for x, y in zip(xs[0], curve, strict=True) if y >= level - _NEAR]
+    return Entry(reached[0] if level >= _NEAR and reached else None, runs=len(ys))
+
+
+def final_level(curve: Sequence[float]) -> float:
+    """Mean of the last twentieth of a curve: its single values still move."""
+    return statistics.fmean(curve[-max(1, len(curve) // 20) :])
 
 
 def _judged(sweep: Sweep, metric: Metric, method: str) -> list[Reference]:
@@ -141,19 +173,28 @@ def _slope(sweep: Sweep, metric: Metric, method: str) -> tuple[float, float] | N
     return fit.slope, math.sqrt(math.fsum(r * r for r in residuals) / (len(xs) - 2) / spread)
 
 
-def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """Lower quartile, median and upper quartile."""
+def summarise(values: list[float], statistic: str) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile; or the mean between one standard deviation either way."""
     if len(values) == 1:
         return values[0], values[0], values[0]
+    if statistic == "mean":
+        mean, deviation = statistics.fmean(values), statistics.stdev(values)
+        return mean - deviation, mean, mean + deviation
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, median, high
 
 
-def entry_text(entry: Entry, metric: Metric) -> str:
-    """``0.105 (0.098–0.117)``, with what failed; an en dash for nothing."""
-    text = "–" if entry.value is None else format(entry.value, metric.format)
-    if entry.low is not None and entry.high is not None and entry.runs > 1:
-        text += f" ({format(entry.low, metric.format)}–{format(entry.high, metric.format)})"
+def entry_text(entry: Entry, table: Table) -> str:
+    """``0.105 (0.098–0.117)``, or ``0.105 ± 0.010`` for means, with what failed; an en dash for nothing."""
+    form = table.metric.format
+    text = "–" if entry.value is None else format(entry.value, form)
+    if entry.value is not None and entry.low is not None and entry.high is not None and entry.runs > 1:
+        is_mean = table.statistic == "mean"
+        text += (
+            f" ± {format(entry.high - entry.value, form)}"
+            if is_mean
+            else f" ({format(entry.low, form)}–{format(entry.high, form)})"
+        )
     return text + (f" [{entry.errors} failed]" if entry.errors else "")
 
 
@@ -170,7 +211,7 @@ def footnotes(sweep: Sweep) -> list[str]:
     experiment = sweep.experiment
     runs = sorted({len(sweep.at(method.name, point)) for method in experiment.methods for point in experiment.points()})
     count = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
-    spread = "one run" if runs == [1] else f"median (quartiles) over {count} runs"
+    spread = "one run" if runs == [1] else f"{_STATISTICS[experiment.statistic]} over {count} runs"
     commits = sorted({entry["commit"] for entry in sweep.results.values() if entry["commit"]})
     notes = [f"Protocol: {experiment.protocol}", f"Ours: {spread}, seeds from 0" + _at_commit(commits) + "."]
     settings = [(method.title, method.settings) for method in experiment.methods if method.settings]
@@ -196,7 +237,7 @@ def _markdown_table(table: Table) -> str:
     head = [table.metric.title, *table.columns] + (["slope"] if table.has_slope else [])
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for row in table.rows:
-        cells = [_mark(entry_text(entry, table.metric), entry.reached) for entry in row.entries]
+        cells = [_mark(entry_text(entry, table), entry.reached) for entry in row.entries]
         lines.append([row_label(row), *cells] + ([slope_text(row)] if table.has_slope else []))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -209,12 +250,13 @@ def csv_text(sweeps: list[Sweep]) -> str:
     """One line per number of every table."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["experiment", "metric", "method", "kind", "point", "median", "q25", "q75", "runs", "errors"])
+    writer.writerow(["experiment", "metric", "method", "kind", "point", *_NUMBERS])
     for sweep in sweeps:
         for table in tables(sweep):
             for row in table.rows:
                 for column, entry in zip(table.columns, row.entries, strict=True):
-                    numbers = [entry.value, entry.low, entry.high, entry.runs, entry.errors]
+                    what = table.statistic if row.kind == "ours" else ""
+                    numbers = [what, entry.value, entry.low, entry.high, entry.runs, entry.errors]
                     writer.writerow([table.experiment, table.metric.name, row.label, row.kind, column, *numbers])
     return out.getvalue()
 

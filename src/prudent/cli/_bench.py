@@ -157,7 +157,7 @@ def _print_sweep(sweep: bench.Sweep) -> None:
         if table.has_slope:
             shown.add_column("slope", justify="right")
         for row in table.rows:
-            cells = [entry_text(entry, table.metric) for entry in row.entries]
+            cells = [entry_text(entry, table) for entry in row.entries]
             style = None if row.kind == "ours" else "dim"
             shown.add_row(row_label(row), *cells, *([slope_text(row)] if table.has_slope else []), style=style)
         console.print(shown)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prudent.cli._tables import show
-from prudent.errors import DataError
+from prudent.errors import DataError, PrudentError
 
 if TYPE_CHECKING:
     from prudent.ltl import Automaton, LabelledMDP, LearningRun, LearningRuns
@@ -175,13 +175,13 @@ def optimum(
 @contextmanager
 def _plain_messages() -> Iterator[None]:
     """Errors of the LTL code as one line; its warnings as lines on standard error."""
-    from prudent.ltl import CheckError, FormulaError, TranslationLimitError
+    from prudent.ltl import FormulaError
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         try:
             yield
-        except (ValueError, CheckError, TranslationLimitError) as error:
+        except (PrudentError, ValueError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             # The further lines of a formula error repeat the formula, with a mark under the character.
             raise DataError(lines[0] if isinstance(error, FormulaError) else "; ".join(lines)) from error

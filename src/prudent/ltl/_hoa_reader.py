@@ -11,13 +11,14 @@ from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple, NoReturn
 
+from prudent.errors import PrudentError
 from prudent.ltl._automaton import Automaton, Edge
 from prudent.ltl._formula import FALSE, TRUE, Formula, conjunction, disjunction, literal
 from prudent.ltl._guard import GuardSpace
 from prudent.ltl._hoa import EPSILON_ALIAS
 
 
-class HOAError(ValueError):
+class HOAError(PrudentError, ValueError):
     """Text that is not a HOA automaton this library can use; the message gives the line."""
 
 

@@ -52,6 +52,8 @@ class Rates(NamedTuple):
     episode_length: int
     patience: int
     """-1 for no limit."""
+    gamma_rewarded: float = 1.0
+    """Factor on the discount of rewarded steps: 1, or gamma."""
 
 
 def make_tables(product: Product) -> Tables:
@@ -162,13 +164,13 @@ def _backup(q_table, best, s, q, slot, target, alpha):
 
 @kernel
 def run_counter(n_steps, tables, rates, q_table, best, position, rng, rewards, is_counterfactual):
-    """KC, CF, CF+KC and Bozkurt: reward R_n on acceptance, then discount 1 - R_n.
+    """KC, CF, CF+KC and Bozkurt: reward R_n on acceptance, then discount 1 - R_n (times ``rates.gamma_rewarded``).
 
     With ``is_counterfactual`` a step teaches every automaton state, with the counter that the agent has.
     """
     row_of, row_start, successor, cumulative, next_q, accepting, epsilon = tables[:7]
     options, n_options, n_epsilon, first, first_cumulative, first_q, _ = tables[7:]
-    alpha, explore, gamma, episode_length, patience = rates
+    alpha, explore, gamma, episode_length, patience, gamma_rewarded = rates
     n_actions, n_q, last = row_of.shape[1], next_q.shape[1], len(rewards) - 1
     s, q, n, age, idle = position[0], position[1], position[2], position[3], position[4]
     for _ in range(n_steps):
@@ -181,14 +183,15 @@ def run_counter(n_steps, tables, rates, q_table, best, position, rng, rewards, i
             q_next = np.int64(next_q[s, q])
             accepted = accepting[s, q] != 0
             reward = rewards[n]
+            kept = gamma_rewarded * (1.0 - reward)
             if is_counterfactual:
                 for other in range(n_q):
                     after = best[s_next, next_q[s, other]]
-                    target = reward + (1.0 - reward) * after if accepting[s, other] != 0 else gamma * after
+                    target = reward + kept * after if accepting[s, other] != 0 else gamma * after
                     _backup(q_table, best, s, other, slot, target, alpha)
             else:
                 after = best[s_next, q_next]
-                target = reward + (1.0 - reward) * after if accepted else gamma * after
+                target = reward + kept * after if accepted else gamma * after
                 _backup(q_table, best, s, q, slot, target, alpha)
         else:
             s_next = s
@@ -218,7 +221,7 @@ def run_hahn(n_steps, tables, rates, q_table, best, position, rng, zeta):
     """Hahn et al. 2019: with probability 1 - zeta an acceptance pays 1 and ends the episode; no discount."""
     row_of, row_start, successor, cumulative, next_q, accepting, epsilon = tables[:7]
     options, n_options, n_epsilon, first, first_cumulative, first_q, _ = tables[7:]
-    alpha, explore, _, episode_length, patience = rates
+    alpha, explore, _, episode_length, patience, _ = rates
     n_actions = row_of.shape[1]
     s, q, age, idle = position[0], position[1], position[3], position[4]
     for _ in range(n_steps):
@@ -251,7 +254,7 @@ def run_hasanbeig(n_steps, tables, rates, q_table, best, position, rng):
     """
     row_of, row_start, successor, cumulative, next_q, accepting, epsilon = tables[:7]
     options, n_options, n_epsilon, first, first_cumulative, first_q, all_sets = tables[7:]
-    alpha, explore, gamma, episode_length, patience = rates
+    alpha, explore, gamma, episode_length, patience, _ = rates
     n_actions, full = row_of.shape[1], np.int64(all_sets)
     s, q, frontier, age, idle = position[0], position[1], position[2], position[3], position[4]
     for _ in range(n_steps):

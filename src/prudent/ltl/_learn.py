@@ -47,6 +47,7 @@ def learn(  # pyright: ignore[reportInconsistentOverload]: the overloads leave t
     reward: str = "linear",
     U: float | str = 0.1,
     gamma: float | str = 0.99,
+    discount_rewarded: bool = False,
     K: int | None = None,
     alpha: float = 0.1,
     epsilon: float = 0.1,
@@ -77,6 +78,9 @@ def learn(  # pyright: ignore[reportInconsistentOverload]: the overloads leave t
     U, gamma : float or "auto"
         Largest reward, and discount of steps without reward. ``"auto"`` takes the thesis's sufficient bounds with
         |S| / p_min and |S| (see :mod:`prudent.ltl._rewards`).
+    discount_rewarded : bool
+        Discount a rewarded step by gamma (1 - R) and not by 1 - R. With it the published curves of the gate come out,
+        although the theory, here and there, has 1 - R; it makes a few early rewards nearly as good as rewards for ever.
     K, zeta, patience, episode_length : optional
         Default: those of the model's task. ``patience`` is the number of steps without acceptance after which an
         episode is cut; None never cuts, -1 is the default (the task's, or 300).
@@ -95,7 +99,20 @@ def learn(  # pyright: ignore[reportInconsistentOverload]: the overloads leave t
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"seed needs one or more distinct integers, got {seed!r}.")
     settings = _settle(
-        mdp, method, steps, reward, U, gamma, K, alpha, epsilon, zeta, patience, episode_length, evaluate_every
+        mdp,
+        method,
+        steps,
+        reward,
+        U,
+        gamma,
+        discount_rewarded,
+        K,
+        alpha,
+        epsilon,
+        zeta,
+        patience,
+        episode_length,
+        evaluate_every,
     )
     automaton = as_automaton(goal)
     if method != "hasanbeig":
@@ -117,7 +134,22 @@ def learn(  # pyright: ignore[reportInconsistentOverload]: the overloads leave t
     return runs[0] if isinstance(seed, (int, np.integer)) else LearningRuns(runs)
 
 
-def _settle(mdp, method, steps, reward, U, gamma, K, alpha, epsilon, zeta, patience, episode_length, evaluate_every):
+def _settle(
+    mdp,
+    method,
+    steps,
+    reward,
+    U,
+    gamma,
+    discount_rewarded,
+    K,
+    alpha,
+    epsilon,
+    zeta,
+    patience,
+    episode_length,
+    evaluate_every,
+):
     """Fill in defaults and refuse what makes no sense."""
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
@@ -138,6 +170,7 @@ def _settle(mdp, method, steps, reward, U, gamma, K, alpha, epsilon, zeta, patie
         reward=reward,
         U=bounds.U if isinstance(U, str) else float(U),
         gamma=bounds.gamma if isinstance(gamma, str) else float(gamma),
+        discount_rewarded=discount_rewarded,
         K=int(K),
         alpha=float(alpha),
         epsilon=float(epsilon),
@@ -174,6 +207,7 @@ def _run(product: Product, settings: Settings, seed: int, advance: Callable[[int
         alpha=settings.alpha,
         explore=settings.epsilon,
         gamma=settings.gamma,
+        gamma_rewarded=settings.gamma if settings.discount_rewarded else 1.0,
         episode_length=settings.episode_length,
         patience=-1 if settings.patience is None else settings.patience,
     )

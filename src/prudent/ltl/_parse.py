@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, NoReturn
 
+from prudent.errors import PrudentError
 from prudent.ltl._formula import FALSE, TRUE, Formula, conjunction, disjunction, equivalence, proposition, temporal
 
 
-class FormulaError(ValueError):
+class FormulaError(PrudentError, ValueError):
     """Text that is not an LTL formula; the message shows the character."""
 
 

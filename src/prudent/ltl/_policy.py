@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from prudent.errors import PrudentError
 from prudent.ltl._automaton import Automaton, Edge
 from prudent.ltl._evaluate import ACTION_MISSING, expand, resolve_memory
 from prudent.ltl._formula import TRUE
@@ -19,7 +20,7 @@ _FORMAT = "prudent-ltl-policy"
 _VERSION = 1
 
 
-class PolicyFileError(ValueError):
+class PolicyFileError(PrudentError, ValueError):
     """A policy file that cannot be read."""
 
 

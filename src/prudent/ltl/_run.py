@@ -22,6 +22,7 @@ class Settings:
     reward: str
     U: float
     gamma: float
+    discount_rewarded: bool
     K: int
     alpha: float
     epsilon: float

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import NamedTuple
 
+from prudent.errors import PrudentError
 from prudent.ltl._bdd import BDD
 from prudent.ltl._graph import components
 
 Edges = list[tuple[int, int, bool]]  # (guard, target, accepting)
 
 
-class TranslationLimitError(RuntimeError):
+class TranslationLimitError(PrudentError, RuntimeError):
     """The formula needs more states or time than the translation was allowed."""
 
 
