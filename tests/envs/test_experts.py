@@ -78,10 +78,24 @@ class TestLearner:
         sac, _, _ = learner
         replay = sac.Replay(2, 1, 4)
         replay.add(np.arange(6.0)[:, None] * np.ones(7))
-        obs, action, reward, next_obs, ended = replay.draw(np.random.default_rng(0), 50, 2)
+        obs, action, reward, next_obs, weight = replay.draw(np.random.default_rng(0), 50, 2)
         assert set(np.unique(reward)) == {2.0, 3.0, 4.0, 5.0}
-        assert (obs.shape, action.shape, ended.shape) == ((50, 2, 2), (50, 2, 1), (50, 2))
+        assert (obs.shape, action.shape, weight.shape) == ((50, 2, 2), (50, 2, 1), (50, 2))
         np.testing.assert_array_equal(next_obs[..., 0], reward)
+
+    def test_sums_of_rewards_stop_at_the_end_of_an_episode(self, learner):
+        sac, _, _ = learner
+        reward = np.array([[1.0], [10.0], [100.0], [1000.0]])
+        ended = np.array([[0.0], [1.0], [0.0], [0.0]])
+        cut = ended > 0
+        total, last, weight = sac.sum_rewards(reward, ended, cut, discount=0.5, n_steps=3)
+        assert total[:, 0].tolist() == [6.0, 10.0, 600.0, 1000.0]
+        assert last[:, 0].tolist() == [1, 1, 3, 3]
+        # After a fall the next value counts nothing; where the array ends, it counts as after so many steps.
+        assert weight[:, 0].tolist() == [0.0, 0.0, 0.25, 0.5]
+        # An episode that ends by time goes on in value.
+        _, _, weight = sac.sum_rewards(reward, 0.0 * ended, cut, discount=0.5, n_steps=3)
+        assert weight[:, 0].tolist() == [0.25, 0.5, 0.25, 0.5]
 
     def test_learns_a_small_task(self, learner):
         _, training, plan = learner

@@ -61,7 +61,7 @@ class SpeedTracking:
 
     def __init__(self, robot: str, *, alive_bonus: float = 0.0, ignored: tuple[int, ...] = ()):
         horizons = np.resize(NOISE_HORIZONS, self.n_envs)
-        self.robot, self.alive_bonus, self.ignored = robot, alive_bonus, list(ignored)
+        self.robot, self.alive_bonus, self.ignored = robot, alive_bonus, ignored
         self._envs = [ConfoundedLocomotion(robot, noise_horizon=int(k)) for k in horizons]
         self._judges = make_robots(robot, CURVE_EPISODES)
         self.obs_size = self._envs[0].expert_space.shape[0]

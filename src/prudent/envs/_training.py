@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,7 +44,7 @@ class TrainingTask(Protocol):
     obs_size: int
     action_size: int
     n_envs: int
-    ignored: list[int]  # Coordinates that the networks do not see.
+    ignored: Sequence[int]  # Coordinates that the networks do not see.
 
     def reset(self, rng: np.random.Generator) -> np.ndarray:
         """Start all episodes; observations (n_envs, obs_size)."""
@@ -127,7 +127,7 @@ class Trainer:
         self.mean = seen.mean(axis=0).astype(np.float32)
         # A trained robot moves more than a flailing one in some coordinates: no scale above 10 per unit.
         self.scale = (1.0 / np.maximum(seen.std(axis=0), 0.1)).astype(np.float32)
-        self.scale[self.task.ignored] = 0.0
+        self.scale[list(self.task.ignored)] = 0.0
         self._store(rows)
         return obs
 
