@@ -174,10 +174,10 @@ class TestShipped:
             expert.act(np.zeros(5))
 
     def test_folder_round_trip_and_damage(self, tmp_path):
-        expert = envs.load_expert("hopper")
+        expert = envs.load_expert("half-cheetah")
         expert.save(tmp_path / "mine")
         again = prudent.load(tmp_path / "mine")
-        obs = np.ones((3, 12))
+        obs = np.ones((3, 18))
         np.testing.assert_array_equal(again.act(obs), expert.act(obs))
         shutil.copytree(tmp_path / "mine", tmp_path / "bad")
         weights = tmp_path / "bad" / "weights.safetensors"
