@@ -62,8 +62,8 @@ class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
     - u_e,t is the mean of the last k draws of N(0, ``state_noise`` sqrt(k)); it is added to every observed coordinate.
     - A demonstration records (and executes) pi_E + ``action_noise`` u_e,t.
 
-    If ``policy`` solves the environment as it was, ``pi_E(s, u_o) = policy(s) - u_o`` solves the confounded one:
-    :meth:`expert` makes it. So every trained policy gives a confounded imitation problem.
+    If ``policy`` solves the environment as it was, ``pi_E(s, u_o) = policy(s) - u_o`` solves the confounded one (as far
+    as the action space allows it): :meth:`expert` makes it. So every trained policy gives an imitation problem.
 
     Parameters
     ----------
@@ -195,6 +195,8 @@ class EpisodeBatch(VectorEnv):
         seeds = [None] * self.num_envs if seed is None else seed
         if isinstance(seeds, int):
             seeds = range(seeds, seeds + self.num_envs)
+        # Gymnasium takes Python's integers only.
+        seeds = [None if s is None else int(s) for s in seeds]
         starts = [env.reset(seed=s, options=options) for env, s in zip(self.envs, seeds, strict=True)]
         self.running[:] = True
         self._obs = np.stack([obs for obs, _ in starts])
