@@ -40,6 +40,10 @@ class Recipe:
     """Added to every healthy step while training: without it, a robot that cannot walk yet had better fall at once."""
     ignored: tuple[int, ...] = ()
     """Coordinates of the expert observation that the network does not see."""
+    noised_share: float = 0.5
+    """Share of the training episodes that execute the noise of demonstrations, so that the expert stands it."""
+    kicks: tuple[tuple[int, float], ...] = ()
+    """Half of the training episodes start with a random velocity: (coordinate, largest). Motion is found faster so."""
 
 
 RECIPES = {
@@ -53,15 +57,14 @@ RECIPES = {
 class SpeedTracking:
     """Eight robots that follow a target speed, seen as the expert sees them.
 
-    Half of the episodes shift the target, so that all of [0.1, 2] is learnt and not its middle alone; half execute the
-    noised actions of a demonstration, so that the expert stands them.
+    Half of the episodes shift the target, so that all of [0.1, 2] is learnt and not its middle alone.
     """
 
     n_envs = 8
 
-    def __init__(self, robot: str, *, alive_bonus: float = 0.0, ignored: tuple[int, ...] = ()):
+    def __init__(self, robot: str, recipe: Recipe):
         horizons = np.resize(NOISE_HORIZONS, self.n_envs)
-        self.robot, self.alive_bonus, self.ignored = robot, alive_bonus, ignored
+        self.recipe, self.ignored = recipe, recipe.ignored
         self._envs = [ConfoundedLocomotion(robot, noise_horizon=int(k)) for k in horizons]
         self._judges = make_robots(robot, CURVE_EPISODES)
         self.obs_size = self._envs[0].expert_space.shape[0]
@@ -81,7 +84,7 @@ class SpeedTracking:
             action = env.demonstrate(actions[i])[1] if self._noised[i] else actions[i]
             _, reward[i], fallen[i], _, info = env.step(action)
             next_obs[i] = info["expert_obs"]
-        reward += self.alive_bonus * (1.0 - fallen)
+        reward += self.recipe.alive_bonus * (1.0 - fallen)
         self._age += 1
         go_on = next_obs.copy()
         for i in np.flatnonzero((fallen > 0) | (self._age >= EPISODE_STEPS)):
@@ -95,9 +98,14 @@ class SpeedTracking:
 
     def _start(self, i: int) -> np.ndarray:
         offset = 0.0 if self._rng.random() < 0.5 else self._rng.uniform(-0.9, 1.0)
-        self._noised[i], self._age[i] = self._rng.random() < 0.5, 0
+        self._noised[i], self._age[i] = self._rng.random() < self.recipe.noised_share, 0
+        options: dict[str, Any] = {"speed_offset": offset}
         seed = int(self._rng.integers(2**31))
-        return self._envs[i].reset(seed=seed, options={"speed_offset": offset})[1]["expert_obs"]
+        if self.recipe.kicks and self._rng.random() < 0.5:
+            options["kick"] = np.zeros(self._envs[i].n_velocities)
+            for coordinate, largest in self.recipe.kicks:
+                options["kick"][coordinate] = self._rng.uniform(0.0, largest)
+        return self._envs[i].reset(seed=seed, options=options)[1]["expert_obs"]
 
 
 def train_expert(
@@ -121,8 +129,7 @@ def train_expert(
     checkpoint = out / CHECKPOINT_NAME
     if checkpoint.exists() and not resume:
         raise DataError(f"{out} holds a training run. Go on with it (--resume), or choose another folder.")
-    task = SpeedTracking(robot, alive_bonus=recipe.alive_bonus, ignored=recipe.ignored)
-    trainer = Trainer(task, recipe.plan, seed=seed)
+    trainer = Trainer(SpeedTracking(robot, recipe), recipe.plan, seed=seed)
     if resume:
         trainer.restore(checkpoint)
     blocks = trainer.blocks_for(recipe.steps if steps is None else steps)
