@@ -23,7 +23,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train an expert by soft actor-critic; an hour or so on one core."""
+    """Train an expert by soft actor-critic: minutes to an hour on one core."""
     if steps is not None and steps < 1:
         raise DataError(f"--steps must be positive, got {steps}.")
     from prudent.envs._recipes import train_expert

@@ -11,7 +11,6 @@ from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._folds import cross_fit_folds
 from prudent.errors import DataError, NotFittedError
 
-
 # Units on which a moment can be measured out of fold.
 MIN_UNITS = 4
 

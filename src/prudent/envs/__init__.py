@@ -3,7 +3,7 @@
 Importing this package registers the confounded environments with Gymnasium.
 """
 
-from prudent.envs import _registration
+from prudent.envs import _registration  # noqa: F401 (registers)
 from prudent.envs._confounded import ConfoundedWrapper, EpisodeBatch
 from prudent.envs._experts import Expert, ExpertScore, evaluate_expert, load_expert
 from prudent.envs._generated import random_mdp, slippery_grid

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -54,15 +55,15 @@ def checked_action(action: Any, space: spaces.Box) -> np.ndarray:
     return np.minimum(np.maximum(action, space.low), space.high)
 
 
-class ConfoundedWrapper(gymnasium.Wrapper, Demonstrable):
+class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
     """Adds confounding to an environment with ``Box`` actions and flat ``Box`` observations.
 
     - u_o,t is the mean of the last ``window`` draws of ``u_o``: a disturbance added to every executed action.
     - u_e,t is the mean of the last k draws of N(0, ``state_noise`` sqrt(k)); it is added to every observed coordinate.
     - A demonstration records (and executes) pi_E + ``action_noise`` u_e,t.
 
-    If ``policy`` solves the environment as it was, ``pi_E(s, u_o) = policy(s) - u_o`` solves the confounded one:
-    :meth:`expert` makes it. So every trained policy gives a confounded imitation problem.
+    If ``policy`` solves the environment as it was, ``pi_E(s, u_o) = policy(s) - u_o`` solves the confounded one (as far
+    as the action space allows it): :meth:`expert` makes it. So every trained policy gives an imitation problem.
 
     Parameters
     ----------
@@ -94,7 +95,17 @@ class ConfoundedWrapper(gymnasium.Wrapper, Demonstrable):
         window: int = 30,
         apply: Callable[[np.ndarray, float], np.ndarray] | None = None,
     ):
-        super().__init__(env)
+        RecordConstructorArgs.__init__(
+            self,
+            noise_horizon=noise_horizon,
+            noise=noise,
+            state_noise=state_noise,
+            action_noise=action_noise,
+            u_o=u_o,
+            window=window,
+            apply=apply,
+        )
+        gymnasium.Wrapper.__init__(self, env)
         if not isinstance(env.action_space, spaces.Box):
             raise DataError(f"the action space must be a Box, got {env.action_space}.")
         if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
@@ -184,6 +195,8 @@ class EpisodeBatch(VectorEnv):
         seeds = [None] * self.num_envs if seed is None else seed
         if isinstance(seeds, int):
             seeds = range(seeds, seeds + self.num_envs)
+        # Gymnasium takes Python's integers only.
+        seeds = [None if s is None else int(s) for s in seeds]
         starts = [env.reset(seed=s, options=options) for env, s in zip(self.envs, seeds, strict=True)]
         self.running[:] = True
         self._obs = np.stack([obs for obs, _ in starts])

@@ -78,7 +78,9 @@ def load_expert(name: str | Path) -> Expert:
         folder = Path(name)
         if not folder.is_dir():
             known = ", ".join(sorted(path.name for path in SHIPPED.iterdir()))
-            raise ModelFileError(f"no expert {str(name)!r}: neither a folder nor one of {known}. Train one with: prudent experts train")
+            raise ModelFileError(
+                f"no expert {str(name)!r}: neither a folder nor one of {known}. Train one with: prudent experts train"
+            )
     expert = load(folder)
     if not isinstance(expert, Expert):
         raise ModelFileError(f"{folder} holds a {type(expert).__name__}, not an expert.")

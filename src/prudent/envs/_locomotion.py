@@ -85,7 +85,7 @@ class ConfoundedLocomotion(gymnasium.Env, Demonstrable):
         self.observation_space = spaces.Box(-np.inf, np.inf, (size,), np.float64)
         # The state without x, and u_o: as many numbers.
         self.expert_space = spaces.Box(-np.inf, np.inf, (size,), np.float64)
-        self.dt = float(self._base.dt)
+        self.dt, self.n_velocities = float(self._base.dt), int(self._base.model.nv)
         deviation = STATE_NOISE * noise_horizon**0.5
         self._speed = NoiseQueue(SPEED_WINDOW, lambda rng, n: rng.uniform(*SPEED_DRAWS, n))
         self._noise = NoiseQueue(noise_horizon, lambda rng, n: rng.normal(0.0, deviation, n))
@@ -102,12 +102,20 @@ class ConfoundedLocomotion(gymnasium.Env, Demonstrable):
         return self._noise.value
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Start an episode. ``options={"speed_offset": d}`` adds d to every target speed before it is clipped."""
+        """Start an episode.
+
+        ``options`` serve training: ``"speed_offset"`` is added to every target speed before it is clipped, ``"kick"``
+        to the start's velocities (of all joints).
+        """
         super().reset(seed=seed)
         # One generator for everything: the robot's start and both noises follow from the seed.
         self._base.np_random = self.np_random
         state, _ = self._base.reset()
-        self._speed_offset = float((options or {}).get("speed_offset", 0.0))
+        options = options or {}
+        if "kick" in options:
+            self._base.set_state(self._base.data.qpos.copy(), self._base.data.qvel + options["kick"])
+            state = self._base._get_obs()
+        self._speed_offset = float(options.get("speed_offset", 0.0))
         self._speed.reset(self.np_random)
         self._noise.reset(self.np_random)
         self._odometer = 0.0

@@ -32,6 +32,8 @@ class SACConfig:
     """Adam's step size, for actor and critics."""
     discount: float = 0.98
     """Weight of the next step's value."""
+    n_steps: int = 1
+    """Rewards that are summed before the critic is asked; more carry news faster where a step is short."""
     target_rate: float = 0.01
     """How fast the target critics follow, per critic update."""
     entropy: float = -0.5
@@ -103,12 +105,12 @@ def act(actor: MLP, obs: Array, noise: Array) -> tuple[Array, Array]:
     return jnp.tanh(raw), jnp.sum(-0.5 * noise**2 - log_std - 0.5 * jnp.log(2 * jnp.pi) - log_slope, axis=-1)
 
 
-def _critic_loss(critics, agent: Agent, batch, noise, discount):
-    obs, action, reward, next_obs, ended = batch
+def _critic_loss(critics, agent: Agent, batch, noise):
+    obs, action, reward, next_obs, weight = batch
     next_action, log_density = act(agent.actor, next_obs, noise)
     pair = jnp.concatenate([next_obs, next_action], axis=-1)
     value = jnp.minimum(agent.targets[0](pair), agent.targets[1](pair)) - jnp.exp(agent.log_alpha) * log_density
-    goal = jax.lax.stop_gradient(reward + discount * (1.0 - ended) * value)
+    goal = jax.lax.stop_gradient(reward + weight * value)
     pair = jnp.concatenate([obs, action], axis=-1)
     return sum(jnp.mean((critic(pair) - goal) ** 2) for critic in critics)
 
@@ -136,9 +138,7 @@ def update(agent: Agent, batches: Any, noises: Array, config: SACConfig) -> tupl
         pair, noise = inputs
         for number in range(2):
             batch = jax.tree.map(lambda a, n=number: a[n], pair)
-            loss, grads = eqx.filter_value_and_grad(_critic_loss)(
-                agent.critics, agent, batch, noise[number], config.discount
-            )
+            loss, grads = eqx.filter_value_and_grad(_critic_loss)(agent.critics, agent, batch, noise[number])
             critics, moments = _adam_step(agent.critics, grads, agent.critic_moments, config.learning_rate)
             targets = jax.tree.map(lambda t, c: t + config.target_rate * (c - t), agent.targets, critics)
             agent = dataclasses.replace(agent, critics=critics, critic_moments=moments, targets=targets)
@@ -158,7 +158,7 @@ def update(agent: Agent, batches: Any, noises: Array, config: SACConfig) -> tupl
 
 
 class Replay:
-    """The last ``capacity`` transitions, in rows [obs, action, reward, next obs, ended]."""
+    """The last ``capacity`` transitions, in rows [obs, action, reward, next obs, weight of the next value]."""
 
     def __init__(self, obs_size: int, action_size: int, capacity: int):
         self.splits = np.cumsum([obs_size, action_size, 1, obs_size])
@@ -172,10 +172,32 @@ class Replay:
         self.n_added += len(rows)
 
     def draw(self, rng: np.random.Generator, *shape: int) -> tuple[np.ndarray, ...]:
-        """Independent transitions, as (obs, action, reward, next obs, ended) with leading ``shape``."""
+        """Independent transitions, as (obs, action, reward, next obs, weight) with leading ``shape``."""
         rows = self.rows[rng.integers(min(self.n_added, len(self.rows)), size=shape)]
-        obs, action, reward, next_obs, ended = np.split(rows, self.splits, axis=-1)
-        return obs, action, reward[..., 0], next_obs, ended[..., 0]
+        obs, action, reward, next_obs, weight = np.split(rows, self.splits, axis=-1)
+        return obs, action, reward[..., 0], next_obs, weight[..., 0]
+
+
+def sum_rewards(
+    reward: np.ndarray, ended: np.ndarray, cut: np.ndarray, *, discount: float, n_steps: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Discounted sums of up to ``n_steps`` rewards that do not cross the end of an episode or of the array.
+
+    Arguments have shape (time, environments); ``cut`` marks the last step of an episode, ``ended`` that it ended by
+    itself. Returns the sums, the time of the last reward in each, and the weight of the value after it.
+    """
+    length = len(reward)
+    start = np.arange(length)[:, None]
+    last = np.broadcast_to(start, reward.shape).copy()
+    total, counted, going = np.zeros(reward.shape), np.zeros(reward.shape), np.ones(reward.shape, bool)
+    for ahead in range(n_steps):
+        place = np.minimum(start + ahead, length - 1)
+        going &= start + ahead < length
+        total += going * discount**ahead * np.take_along_axis(reward, place, axis=0)
+        last = np.where(going, place, last)
+        counted += going
+        going &= ~np.take_along_axis(cut, place, axis=0)
+    return total, last, discount**counted * (1.0 - np.take_along_axis(ended, last, axis=0))
 
 
 def numpy_policy(actor: MLP):

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prudent.envs._experts import scale_obs
-from prudent.envs._sac import Agent, Replay, SACConfig, numpy_policy, update
+from prudent.envs._sac import Agent, Replay, SACConfig, numpy_policy, sum_rewards, update
 from prudent.errors import DataError, ModelFileError
 
 
@@ -26,7 +26,7 @@ from prudent.errors import DataError, ModelFileError
 class TrainingPlan:
     """Settings of a training run, besides those of the learner."""
 
-    learner: SACConfig = SACConfig()
+    learner: SACConfig
     """The soft actor-critic."""
     warm_up: int = 6_000
     """Steps with random actions before the first update; they also fix the scaling of the inputs."""
@@ -44,7 +44,7 @@ class TrainingTask(Protocol):
     obs_size: int
     action_size: int
     n_envs: int
-    ignored: list[int]  # Coordinates that the networks do not see.
+    ignored: Sequence[int]  # Coordinates that the networks do not see.
 
     def reset(self, rng: np.random.Generator) -> np.ndarray:
         """Start all episodes; observations (n_envs, obs_size)."""
@@ -114,20 +114,20 @@ class Trainer:
 
     def _policy(self) -> Callable[[np.ndarray], np.ndarray]:
         policy = numpy_policy(self.agent.actor)
-        return lambda obs: policy(scale_obs(obs, self.mean, self.scale))
+        return lambda obs: policy(self._scaled(obs))
 
     def _warm_up(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         rows = []
         for _ in range(-(-self.plan.warm_up // self.task.n_envs)):
             actions = rng.uniform(-1.0, 1.0, (self.task.n_envs, self.task.action_size))
             reward, next_obs, ended, go_on = self.task.step(actions)
-            rows.append((obs, actions, reward, next_obs, ended))
+            rows.append((obs, actions, reward, next_obs, ended, go_on))
             obs = go_on
         seen = np.concatenate([row[0] for row in rows])
         self.mean = seen.mean(axis=0).astype(np.float32)
         # A trained robot moves more than a flailing one in some coordinates: no scale above 10 per unit.
         self.scale = (1.0 / np.maximum(seen.std(axis=0), 0.1)).astype(np.float32)
-        self.scale[self.task.ignored] = 0.0
+        self.scale[list(self.task.ignored)] = 0.0
         self._store(rows)
         return obs
 
@@ -136,18 +136,26 @@ class Trainer:
         rows, rewards = [], []
         for _ in range(steps // self.task.n_envs):
             noise = rng.standard_normal((self.task.n_envs, self.task.action_size), dtype=np.float32)
-            actions = policy(scale_obs(obs, self.mean, self.scale), noise)
+            actions = policy(self._scaled(obs), noise)
             reward, next_obs, ended, go_on = self.task.step(actions)
-            rows.append((obs, actions, reward, next_obs, ended))
+            rows.append((obs, actions, reward, next_obs, ended, go_on))
             rewards.append(reward)
             obs = go_on
         self._store(rows)
         return obs, float(np.mean(rewards))
 
     def _store(self, rows: list[tuple[np.ndarray, ...]]) -> None:
-        obs, actions, reward, next_obs, ended = (np.concatenate(part) for part in zip(*rows, strict=True))
-        scaled, next_scaled = (scale_obs(o, self.mean, self.scale) for o in (obs, next_obs))
-        self.replay.add(np.column_stack([scaled, actions, reward, next_scaled, ended]).astype(np.float32))
+        obs, actions, reward, next_obs, ended, go_on = (np.stack(part) for part in zip(*rows, strict=True))
+        config = self.plan.learner
+        # Where an episode ends, by a fall or by time, the next one starts somewhere else.
+        cut = (ended > 0) | np.any(go_on != next_obs, axis=-1)
+        total, last, weight = sum_rewards(reward, ended, cut, discount=config.discount, n_steps=config.n_steps)
+        reached = np.take_along_axis(next_obs, last[..., None], axis=0)
+        columns = [self._scaled(obs), actions, total[..., None], self._scaled(reached), weight[..., None]]
+        self.replay.add(np.concatenate(columns, axis=-1, dtype=np.float32).reshape(-1, self.replay.rows.shape[1]))
+
+    def _scaled(self, obs: np.ndarray) -> np.ndarray:
+        return scale_obs(obs, self.mean, self.scale)
 
     def _update(self, rng: np.random.Generator) -> np.ndarray:
         config = self.plan.learner
@@ -198,7 +206,7 @@ class Trainer:
         asked = json.loads(json.dumps(dataclasses.asdict(self.plan)))
         if state["plan"] != asked or state["seed"] != self.seed:
             raise DataError(
-                f"{path} belongs to a run with other settings (seed {state['seed']}). Give the same ones, or start anew."
+                f"{path} belongs to a run with other settings (seed {state['seed']}). Give the same, or start anew."
             )
         self.agent = _fill_leaves("agent", self.agent, arrays)
         self.best_actor = _fill_leaves("best", self.best_actor, arrays)
