@@ -76,7 +76,7 @@ class TicketPricing(gymnasium.Env, Demonstrable):
         self._set_noise(noise_horizon, noise)
         self.closed_loop, self.render_mode = bool(closed_loop), render_mode
         self.observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
-        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space: spaces.Box = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.expert_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self._demand = NoiseQueue(DEMAND_WINDOW, _draw_demand)
         self._cost = NoiseQueue(noise_horizon, lambda rng, n: _draw_cost(rng, n, noise_horizon))
@@ -143,6 +143,7 @@ class TicketPricingBatch(VectorEnv, Demonstrable):
         self.single_action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        self._batch_actions = spaces.Box(-1.0, 1.0, (num_envs, 1), np.float32)
         self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
         self.running = np.zeros(num_envs, bool)
 
@@ -174,7 +175,7 @@ class TicketPricingBatch(VectorEnv, Demonstrable):
 
     def step(self, actions: np.ndarray):
         """One step of every running episode; ``actions`` (n, 1), clipped to [-1, 1]."""
-        price = checked_action(actions, self.action_space)[:, 0]
+        price = checked_action(actions, self._batch_actions)[:, 0]
         u_o = self.u_o
         rewards = np.where(self.running, -((self._s + u_o * price) ** 2), 0.0)
         self._t += 1

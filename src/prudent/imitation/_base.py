@@ -93,9 +93,9 @@ class Imitator(abc.ABC):
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """Rebuild from what :meth:`save` wrote."""
-        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in record["settings"].items()}
+        settings, view = (_with_tuples(record[name]) for name in ("settings", "view"))
         model = cls(**settings)
-        model.view_ = View(**{k: tuple(v) if isinstance(v, list) else v for k, v in record["view"].items()})
+        model.view_ = View(**view)
         model.n_observed_, model.n_acted_ = int(record["n_observed"]), int(record["n_acted"])
         model.varying_ = arrays.pop("varying")
         model._restore(record["learnt"], arrays)
@@ -165,6 +165,10 @@ class NetworkImitator(Imitator):
 
         self.network_ = self.network = spec_from_json(record["network"])
         self.function_ = function_from_arrays(self.network_, len(self.varying_), arrays)
+
+
+def _with_tuples(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
 
 
 def check_count(name: str, value: Any, least: int) -> None:

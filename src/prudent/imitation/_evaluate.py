@@ -112,7 +112,7 @@ def evaluate(
         rng = np.random.default_rng([seed, REFERENCE])
         raw[name] = _roll_out(env, judge, actor, seeds, steps, rng, restart if name == "policy" else None)
     random, best = raw["random"][0].mean(), raw["expert"][0].mean()
-    results = {name: _summarise(*parts, random, best) for name, parts in raw.items()}
+    results = {name: _summarise(parts, random, best) for name, parts in raw.items()}
     own = results.pop("policy")
     return Evaluation(**dataclasses.asdict(own), episodes=episodes, steps=steps, references=results)
 
@@ -197,7 +197,8 @@ def _roll_out(
     return np.concatenate(rewards), np.concatenate(errors), np.concatenate(raw_errors)
 
 
-def _summarise(reward: np.ndarray, error: np.ndarray, raw: np.ndarray, random: float, best: float) -> Result:
+def _summarise(parts: tuple[np.ndarray, np.ndarray, np.ndarray], random: float, best: float) -> Result:
+    reward, error, raw = parts
     spread = float(reward.std(ddof=1) / len(reward) ** 0.5) if len(reward) > 1 else float("nan")
     scale = best - random
     return Result(

@@ -165,7 +165,7 @@ def save_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> P
     path = Path(path)
     if path.suffix != ".npz":
         raise DataError(f"trajectories are saved as .npz, got {path.name!r}.")
-    arrays = {"lengths": np.array([len(t) for t in found])}
+    arrays: dict[str, Any] = {"lengths": np.array([len(t) for t in found])}
     arrays["observations"] = np.concatenate([t.observations for t in found])
     arrays["actions"] = np.concatenate([t.actions for t in found])
     for name in found[0].hidden:

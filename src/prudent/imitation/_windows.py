@@ -35,7 +35,7 @@ class Windows:
     @property
     def complete(self) -> "Windows":
         """The rows in which no step was filled in."""
-        return self.take(self.is_real.all(axis=1))
+        return self.take(np.flatnonzero(self.is_real.all(axis=1)))
 
 
 def history_windows(trajectories: Iterable[Trajectory], length: int) -> Windows:
