@@ -27,7 +27,7 @@ def run_cell(task: Task) -> dict[str, float]:
     name = str(task.point.get("env", budget.get("env")))
     env = imitation.make_env(name, noise_horizon=k)
     demonstrations = imitation.demonstrate(env, episodes=budget["episodes"], steps=budget["steps"], seed=task.seed)
-    model = _learner(dict(task.settings), k, tuple(budget["relative"]), task.seed)
+    model = _learner(dict(task.settings), k, budget, task.seed)
     start = time.perf_counter()
     model.fit(demonstrations)
     seconds = time.perf_counter() - start
@@ -50,14 +50,14 @@ def run_cell(task: Task) -> dict[str, float]:
     }
 
 
-def _learner(settings: dict[str, Any], k: int, relative: tuple[int, ...], seed: int) -> Any:
+def _learner(settings: dict[str, Any], k: int, budget: dict[str, Any], seed: int) -> Any:
     from prudent import cmr, imitation
 
     learner = settings.pop("learner")
-    shared: dict[str, Any] = {"relative": relative, "seed": seed}
+    shared: dict[str, Any] = {"relative": tuple(budget["relative"]), "seed": seed}
     if learner == "CausalImitation":
         estimator = getattr(cmr, settings.pop("estimator"))(**settings)
-        return imitation.CausalImitation(estimator, noise_horizon=k, **shared)
+        return imitation.CausalImitation(estimator, noise_horizon=k, policy_states=budget["policy_states"], **shared)
     if "max_steps" in settings:
         from dataclasses import replace
 
@@ -140,7 +140,7 @@ def _ticket_pricing(version: int, title: str, protocol: str, references: tuple[R
         methods=_methods(seconds=90, quick_seconds=30, estimators=("DFIV", "DeepGMM")),
         grid={"k": _HORIZONS},
         runs=10,
-        budget={**_BUDGET, "env": f"TicketPricing-v{version}", "relative": []},
+        budget={**_BUDGET, "env": f"TicketPricing-v{version}", "relative": [], "policy_states": None},
         metrics=(*_METRICS[:-1], Metric(name="best_history_free_mse", label="MSE of E[pi_E | s]"), _METRICS[-1]),
         references=references,
         figures=_FIGURES,
@@ -251,7 +251,8 @@ def _robot(name: str, title: str) -> Experiment:
         methods=_methods(seconds=400, quick_seconds=60, estimators=("DFIV", "DeepGMM") if name == "ant" else ()),
         grid={"k": _HORIZONS},
         runs=5,
-        budget={**_BUDGET, "env": _ROBOTS[name], "relative": [0]},
+        # The step of the odometer and the velocity, both in one state, tell u_o.
+        budget={**_BUDGET, "env": _ROBOTS[name], "relative": [0], "policy_states": 1},
         metrics=_METRICS,
         references=references,
         figures=_FIGURES,
