@@ -23,7 +23,7 @@ from prudent.nn import MLPSpec, Network, NetworkSpec, TrainConfig, fit_stack, st
 CLONING_WEIGHT = 5e-2
 CRITIC_WEIGHT = 1e-3
 TRAIN = TrainConfig(
-    learning_rate=5e-4, weight_decay=1e-3, batch_size=128, max_steps=12_000, evaluate_every=500, optimistic=True
+    learning_rate=5e-4, weight_decay=1e-3, batch_size=128, max_steps=6000, evaluate_every=500, optimistic=True
 )
 
 
@@ -52,7 +52,7 @@ class ResiduIL(NetworkImitator):
     noise_horizon : int
         Lag k of the instrument.
     relative, network, n_networks, train, seed, show_progress
-        As for :class:`BehaviourCloning`; networks are 256-256 with rectifiers, as the authors', by default.
+        As for :class:`BehaviourCloning`; networks are 128-128 with rectifiers by default (the authors' are twice as wide).
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ResiduIL(NetworkImitator):
         y = windows.actions[:, -1]
         z = self._instrument_view().columns(windows.states, windows.actions)
         x_scaler, y_scaler, z_scaler = Scaler.of(x), Scaler.of(y), Scaler.of(z)
-        self.network_ = self.network or MLPSpec((256, 256), "relu")
+        self.network_ = self.network or MLPSpec((128, 128), "relu")
         rng = np.random.default_rng(self.seed)
 
         def build(key: jax.Array) -> Game:

@@ -24,8 +24,7 @@ def run_cell(task: Task) -> dict[str, float]:
     from prudent import imitation
 
     k, budget = int(task.point["k"]), task.budget
-    name = str(task.point.get("env", budget.get("env")))
-    env = imitation.make_env(name, noise_horizon=k)
+    env = imitation.make_env(budget["env"], noise_horizon=k)
     demonstrations = imitation.demonstrate(env, episodes=budget["episodes"], steps=budget["steps"], seed=task.seed)
     model = _learner(dict(task.settings), k, budget, task.seed)
     start = time.perf_counter()
@@ -102,14 +101,13 @@ def _methods(seconds: float, quick_seconds: float, estimators: tuple[str, ...] =
     )
 
 
-def _by_horizon(values: tuple[float, ...], env: str = "") -> dict[str, float]:
-    prefix = f"env={env}, " if env else ""
-    return {f"{prefix}k={k}": value for k, value in zip(_HORIZONS, values, strict=True)}
+def _by_horizon(values: tuple[float, ...]) -> dict[str, float]:
+    return {f"k={k}": value for k, value in zip(_HORIZONS, values, strict=True)}
 
 
-def _published(method: str, label: str, metric: str, values: tuple[float, ...], env: str = "") -> Reference:
+def _published(method: str, label: str, metric: str, values: tuple[float, ...]) -> Reference:
     return Reference(
-        label=f"published {label}", metric=metric, values=_by_horizon(values, env), method=method, source=_SOURCE
+        label=f"published {label}", metric=metric, values=_by_horizon(values), method=method, source=_SOURCE
     )
 
 
