@@ -108,7 +108,8 @@ def test_cloning_is_biased_by_the_predicted_amount(short_noise):
 
 @pytest.mark.slow
 def test_dml_il_recovers_the_gain(long_noise, quick_estimator):
-    brief = TrainConfig(weight_decay=0.01, batch_size=256, max_steps=1000, evaluate_every=100)
+    # The linear f starts at zero: the rate must carry it to its slope within the steps.
+    brief = TrainConfig(learning_rate=1e-2, weight_decay=0.01, batch_size=256, max_steps=1000, evaluate_every=100)
     estimator = quick_estimator(network=MLPSpec(()), train=brief, function_train=brief)
     model = CausalImitation(estimator, noise_horizon=3, policy_states=1).fit(long_noise)
     assert slope(model) == pytest.approx(-GAIN, abs=0.05)
