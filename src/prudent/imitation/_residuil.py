@@ -23,7 +23,7 @@ from prudent.nn import MLPSpec, Network, NetworkSpec, TrainConfig, fit_stack, st
 # instrument is weak it would turn the policy into a clone.
 CRITIC_WEIGHT = 1e-3
 TRAIN = TrainConfig(
-    learning_rate=5e-4, weight_decay=1e-3, batch_size=128, max_steps=6000, evaluate_every=500, optimistic=True
+    learning_rate=1e-4, weight_decay=1e-3, batch_size=128, max_steps=6000, evaluate_every=500, optimistic=True
 )
 
 
@@ -40,7 +40,8 @@ def game_loss(game: Game, batch: Any, key: Any) -> jax.Array:
     residual = batch["a"] - game.policy(batch["x"], key=key)
     f = game.critic(batch["z"], key=key)
     policy = jnp.sum(2 * residual * stop(f), axis=-1)
-    critic = jnp.sum(2 * stop(residual) * f - f**2, axis=-1) - CRITIC_WEIGHT * jnp.sqrt(jnp.mean(f**2) + 1e-12)
+    norm = jnp.sqrt(jnp.mean(f**2) + 1e-12)
+    critic = jnp.sum(2 * stop(residual) * f - f**2, axis=-1) - CRITIC_WEIGHT * norm
     return policy - critic
 
 
