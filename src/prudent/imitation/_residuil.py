@@ -19,11 +19,11 @@ from prudent.imitation._base import NetworkImitator, check_count
 from prudent.imitation._windows import View, Windows
 from prudent.nn import MLPSpec, Network, NetworkSpec, TrainConfig, fit_stack, stack_networks
 
-# The authors' weight of the critic's size. Their imitation loss is left out, as in their robot experiments: where the
-# instrument is weak it would turn the policy into a clone.
+# Weights of the authors: imitation loss, size of the critic. Without the first, weak instruments let it diverge.
+CLONING_WEIGHT = 5e-2
 CRITIC_WEIGHT = 1e-3
 TRAIN = TrainConfig(
-    learning_rate=1e-4, weight_decay=1e-3, batch_size=128, max_steps=6000, evaluate_every=500, optimistic=True
+    learning_rate=5e-4, weight_decay=1e-3, batch_size=128, max_steps=6000, evaluate_every=500, optimistic=True
 )
 
 
@@ -39,7 +39,7 @@ def game_loss(game: Game, batch: Any, key: Any) -> jax.Array:
     stop = jax.lax.stop_gradient
     residual = batch["a"] - game.policy(batch["x"], key=key)
     f = game.critic(batch["z"], key=key)
-    policy = jnp.sum(2 * residual * stop(f), axis=-1)
+    policy = jnp.sum(2 * residual * stop(f) + CLONING_WEIGHT * residual**2, axis=-1)
     norm = jnp.sqrt(jnp.mean(f**2) + 1e-12)
     critic = jnp.sum(2 * stop(residual) * f - f**2, axis=-1) - CRITIC_WEIGHT * norm
     return policy - critic
@@ -53,7 +53,7 @@ class ResiduIL(NetworkImitator):
     noise_horizon : int
         Lag k of the instrument.
     relative, network, n_networks, train, seed, show_progress
-        As for :class:`BehaviourCloning`; networks are 128-128 with rectifiers by default (the authors' are twice as wide).
+        As for :class:`BehaviourCloning`; networks are 128-128 with rectifiers (the authors' are twice as wide).
     """
 
     def __init__(
