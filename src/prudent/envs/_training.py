@@ -219,8 +219,7 @@ class Trainer:
             raise ModelFileError(f"{path} does not exist. Start without --resume.") from None
         except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as cause:
             raise ModelFileError(f"{path} is not a readable checkpoint ({cause}). Start without --resume.") from None
-        asked = json.loads(json.dumps(dataclasses.asdict(self.plan)))
-        if state["plan"] != asked or state["seed"] != self.seed:
+        if _plan_from_json(state["plan"]) != self.plan or state["seed"] != self.seed:
             raise DataError(
                 f"{path} belongs to a run with other settings (seed {state['seed']}). Give the same, or start anew."
             )
@@ -231,6 +230,15 @@ class Trainer:
         self.mean, self.scale = arrays["mean"], arrays["scale"]
         self.block, self.best_value = state["block"], state["best_value"]
         self.curve, self.seconds = state["curve"], state["seconds"]
+
+
+def _plan_from_json(saved: dict[str, Any]) -> TrainingPlan | None:
+    """The plan of a checkpoint; a setting that it does not name has its default. None if it is not such a plan."""
+    try:
+        learner = {**saved["learner"], "widths": tuple(saved["learner"]["widths"])}
+        return TrainingPlan(**{**saved, "learner": SACConfig(**learner)})
+    except (KeyError, TypeError):
+        return None
 
 
 def _named_leaves(prefix: str, tree: Any) -> dict[str, np.ndarray]:
