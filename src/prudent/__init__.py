@@ -10,20 +10,23 @@ __version__ = "0.1.0"
 
 _HOME = {
     "IVRegression": "prudent.iv",
+    "ProximalRegression": "prudent.proximal",
     "load": "prudent._storage",
+    "tune": "prudent.cmr",
     "DataError": "prudent.errors",
     "ModelFileError": "prudent.errors",
     "NotFittedError": "prudent.errors",
     "PrudentError": "prudent.errors",
     "RoleError": "prudent.errors",
 }
-_PACKAGES = ("bench", "cmr", "datasets", "envs", "errors", "iv", "ltl", "nn")
+_PACKAGES = ("bench", "cmr", "datasets", "envs", "errors", "iv", "ltl", "nn", "proximal")
 
 __all__ = [
     "DataError",
     "IVRegression",
     "ModelFileError",
     "NotFittedError",
+    "ProximalRegression",
     "PrudentError",
     "RoleError",
     "bench",
@@ -35,13 +38,17 @@ __all__ = [
     "load",
     "ltl",
     "nn",
+    "proximal",
+    "tune",
 ]
 
 if TYPE_CHECKING:
-    from prudent import bench, cmr, datasets, envs, errors, iv, ltl, nn
+    from prudent import bench, cmr, datasets, envs, errors, iv, ltl, nn, proximal
     from prudent._storage import load
+    from prudent.cmr import tune
     from prudent.errors import DataError, ModelFileError, NotFittedError, PrudentError, RoleError
     from prudent.iv import IVRegression
+    from prudent.proximal import ProximalRegression
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,14 @@ FORMAT = "prudent-model"
 FORMAT_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 # Only these names are looked up for what a file says it is.
-KINDS = {"Expert": "prudent.envs", "IVRegression": "prudent.iv"}
+KINDS = {
+    "Expert": "prudent.envs",
+    "IVRegression": "prudent.iv",
+    "ProximalRegression": "prudent.proximal",
+    "CEVAE": "prudent.proximal",
+    "PKDR": "prudent.proximal",
+    "PlainRegression": "prudent.proximal",
+}
 
 
 def check_folder(folder: str | Path) -> Path:

@@ -69,6 +69,10 @@ def test_means_and_when_the_mean_curve_arrives(tmp_path):
     curves = sweep.values("good", {"n": 100}, "probability")
     mean = [statistics.fmean(column) for column in zip(*curves, strict=True)]
     assert when.rows[0].entries[0].value == next(step for step in (1, 2, 3) if mean[step - 1] >= mean[-1] - 0.05)
+    assert error.heads == ("error", "n=100", "published")
+    assert error.rows[0].published == 0.3
+    assert len(error.rows) == 1
+    assert "published,n=100,,0.3" in bench.csv_text([sweep])
     text = bench.markdown(sweep)
     assert f"{entry.value:.4f} ± {statistics.stdev(values):.4f}" in text
     assert "mean ± standard deviation" in text

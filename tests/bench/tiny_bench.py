@@ -96,7 +96,7 @@ means = replace(
         *curve.metrics,
         Metric(name="when", label="steps to within 0.05", reach_of=("steps", "probability")),
     ),
-    references=(),
+    references=(Reference(label="Elsewhere", metric="error", values={"n=100": 0.3}, method="good"),),
     statistic="mean",
 )
 

@@ -152,3 +152,26 @@ def test_help_does_not_load_heavy_modules():
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_certified_learning_shows_bounds_and_writes_files(tmp_path: Path):
+    command = ["ltl", "learn", "--env", "frozen-lake", "--method", "certified", "--seed", "1000"]
+    text = ask(*command, "--out", tmp_path)
+    assert "With confidence 0.95" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bounds.png", "policy.json", "visits.png"]
+    (row,) = json.loads(ask(*command, "--json"))
+    assert (row["policy at least"], row["optimum at most"], row["certified"]) == (1.0, 1.0, True)
+
+
+def test_certified_learning_continues_from_a_checkpoint(tmp_path: Path):
+    file = tmp_path / "run.npz"
+    command = ["ltl", "learn", "--env", "probabilistic-gate", "--method", "certified", "--checkpoint", file, "--json"]
+    first = json.loads(ask(*command, "--steps", "500"))[0]
+    second = json.loads(ask(*command, "--steps", "900"))[0]
+    assert (first["steps"], second["steps"]) == (500, 900)
+    assert second["optimum at most"] <= first["optimum at most"]
+
+
+def test_certified_learning_refuses_a_bad_p_min():
+    line = fail("ltl", "learn", "--env", "frozen-lake", "--method", "certified", "--p-min", "2")
+    assert "p_min must be in (0, 1], got 2" in line

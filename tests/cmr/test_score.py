@@ -47,6 +47,17 @@ def test_product_of_two_residuals_is_unbiased_where_one_draw_is_not(paired):
     assert one_draw - exact > 5.0  # Var(f) = 6 for a standard Gaussian
 
 
+def test_one_draw_adds_the_conditional_variance():
+    rows, s = 40_000, 3.0
+    value = gaussian_nodes(rows)
+    loss = ScoreLoss(slots=(0,), is_exact=False, paired=True, one_draw=True)
+    estimate = np.asarray(loss(square, batch(value, s), jax.random.key(1)))
+    expected = np.mean((s - square(value[0, 0, :, 0])) ** 2)
+    assert abs(estimate.mean() - expected) < 4 * estimate.std() / np.sqrt(rows)
+    exact = ScoreLoss(slots=(0,), is_exact=False, paired=True)(square, batch(value[:3], s), None)
+    np.testing.assert_allclose(loss(square, batch(value[:3], s), None), exact)
+
+
 def test_balanced_pairs_have_less_variance_than_free_draws():
     loss = [ScoreLoss(slots=(0,), is_exact=False, paired=p) for p in (True, False)]
     free = np.random.default_rng(0).normal(size=(4000, 1, N_NODES, 1)).astype(np.float32)

@@ -1,5 +1,6 @@
 """Networks: exact densities, correct sampling, cheap dropout, rebuildable specifications."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +44,17 @@ def test_categorical_probabilities_sum_to_one():
 def test_wave_is_close_to_a_sine():
     u = np.linspace(-3, 3, 10_001)
     assert np.abs(np.asarray(wave(jnp.asarray(u))) - np.sin(2 * np.pi * u)).max() < 1e-3
+
+
+def test_members_may_have_their_own_dropout():
+    def build(rate):
+        return nn.MLPSpec((16,), dropout_rate=rate)(2, 1, key=jax.random.key(0))
+
+    stack = nn.stack_networks(lambda key: build(0.4), 2, jax.random.key(0))
+    x, key = jnp.ones((50, 2)), jax.random.key(3)
+    hidden = eqx.filter_vmap(lambda network: network.hidden(x, key=key))(nn.with_dropout(stack, np.array([0.25, 0.0])))
+    np.testing.assert_allclose(hidden[0], build(0.25).hidden(x, key=key), rtol=1e-6)
+    np.testing.assert_allclose(hidden[1], build(0.0).hidden(x, key=key), rtol=1e-6)
 
 
 def test_dropout_keeps_the_mean_and_drops_independently():
@@ -95,5 +107,35 @@ def test_bad_specifications_say_what_is_wrong():
         nn.TabularSpec(dropout_rate=1.5)(2, 1, key=jax.random.key(0))
     with pytest.raises(ValueError, match="needs 784 columns, got 10"):
         nn.ImageSpec()(10, 1, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="place must be 'first' or 'last', got 'middle'"):
+        nn.ImageSpec(place="middle")(784, 1, key=jax.random.key(0))
     with pytest.raises(TypeError, match=r"Only models with a network specification of prudent\.nn"):
         nn.spec_to_json(lambda *_: None)
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 2), (7, 8, 1)])
+def test_patches_times_a_kernel_are_a_convolution(shape):
+    from prudent.nn._networks import _patches
+
+    rng = np.random.default_rng(0)
+    image, kernel = rng.normal(size=(4, *shape)).astype(np.float32), rng.normal(size=(3, 3, shape[2], 5))
+    kernel = kernel.astype(np.float32)
+    expected = jax.lax.conv_general_dilated(
+        image,
+        kernel,
+        (2, 2),
+        [(1, 1 + shape[0] % 2), (1, 1 + shape[1] % 2)],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    ours = _patches(jnp.asarray(image)) @ kernel.reshape(-1, 5)
+    np.testing.assert_allclose(ours, expected[:, : ours.shape[1], : ours.shape[2]], rtol=1e-4, atol=1e-4)
+
+
+def test_image_may_come_first_or_last():
+    x = np.random.default_rng(0).normal(size=(3, 22)).astype(np.float32)
+    first, last = (
+        nn.ImageSpec((4, 5, 1), channels=(2,), widths=(4,), place=place)(22, 1, key=jax.random.key(0))
+        for place in ("first", "last")
+    )
+    moved = np.hstack([x[:, 20:], x[:, :20]])
+    np.testing.assert_allclose(first._features(jnp.asarray(x)), last._features(jnp.asarray(moved)), rtol=1e-6)

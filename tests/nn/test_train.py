@@ -1,5 +1,6 @@
 """The training loop: every member has its own rows, its own stopping time and its own best weights."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +83,61 @@ def test_decay_acts_on_matrices_but_not_on_free_ones():
     after = np.abs(np.asarray(fitted.layers[0].weight)).mean(axis=(1, 2))
     assert after[0] == pytest.approx(before[0], rel=1e-3)  # zero gradient: the output starts at zero
     assert after[1] < 0.5 * before[1]
+
+
+def test_members_may_have_their_own_learning_rates():
+    data, first, _ = two_populations()
+    rates = np.array([1e-7, 0.05])
+    networks, _ = nn.fit_stack(
+        linear_stack(2), squared, data, [first] * 2, [first[:0]] * 2, CONFIG, seed=0, learning_rate=rates
+    )
+    np.testing.assert_allclose(np.asarray(networks.free_skip)[:, 0, 0], [0.0, 1.0], atol=0.05)
+
+
+def test_a_hook_may_judge_the_networks():
+    data, first, _ = two_populations()
+    seen = []
+
+    def evaluate(networks, members):
+        seen.append(np.asarray(networks.free_skip)[:, 0, 0])
+        # The first member is best at the start, the second at the end.
+        return np.array([len(seen), -len(seen)], dtype=float)
+
+    networks, log = nn.fit_stack(
+        linear_stack(2), squared, data, [first] * 2, [first[:0]] * 2, CONFIG, seed=0, evaluate=evaluate
+    )
+    assert list(log.best_step) == [CONFIG.evaluate_every, CONFIG.max_steps]
+    np.testing.assert_allclose(np.asarray(networks.free_skip)[:, 0, 0], [seen[0][0], seen[-1][1]])
+
+
+class Duel(eqx.Module):
+    """min over x, max over y of x y: plain gradient steps circle around the solution at zero."""
+
+    x: jax.Array
+    critic: jax.Array
+
+
+def bilinear(duel, batch, key):
+    stop = jax.lax.stop_gradient
+    return duel.x * stop(duel.critic) - stop(duel.x) * duel.critic + 0.0 * batch["y"][:, 0]
+
+
+@pytest.mark.parametrize("optimistic", [False, True])
+def test_optimism_ends_a_game_that_would_circle(optimistic):
+    data, first, _ = two_populations()
+    config = nn.TrainConfig(learning_rate=0.05, max_steps=400, evaluate_every=200, optimistic=optimistic)
+    start = nn.stack_networks(lambda key: Duel(jnp.ones(()), jnp.ones(())), 1, jax.random.key(0))
+    end, _ = nn.fit_stack(start, bilinear, data, [first], [first[:0]], config, seed=0)
+    distance = float(jnp.hypot(end.x, end.critic)[0])
+    assert distance < 0.5 if optimistic else distance > 1.4
+
+
+def test_the_critic_may_be_faster():
+    data, first, _ = two_populations()
+    config = nn.TrainConfig(learning_rate=1e-3, max_steps=10, evaluate_every=10, critic_rate=4.0)
+    start = nn.stack_networks(lambda key: Duel(jnp.ones(()), jnp.ones(())), 1, jax.random.key(0))
+    end, _ = nn.fit_stack(start, bilinear, data, [first], [first[:0]], config, seed=0)
+    assert float((end.critic - 1)[0] / (1 - end.x)[0]) == pytest.approx(4.0, rel=0.05)
 
 
 def test_rates_warm_up_and_come_down():

@@ -47,7 +47,7 @@ def execute(run_cell: str, metrics: list[str], task: dict[str, Any]) -> Outcome:
         "started": started,
         "wall_seconds": round(time.perf_counter() - wall, 4),
         "cpu_seconds": round(_cpu_seconds() - cpu, 4),
-        "peak_mb": round(_peak_memory_mb(), 1),
+        "peak_mb": round(peak_memory_mb(), 1),
         "versions": _versions(),
         "machine": _machine(),
     }
@@ -89,7 +89,7 @@ def _reset_peak_memory() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _peak_memory_mb() -> float:
+def peak_memory_mb() -> float:
     try:
         status = Path("/proc/self/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) / 1024

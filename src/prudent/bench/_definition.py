@@ -98,6 +98,8 @@ class Quick:
     runs: int = 2
     grid: dict[str, tuple[Scalar, ...]] = field(default_factory=dict, hash=False)
     budget: dict[str, Any] = field(default_factory=dict, hash=False)
+    methods: tuple[str, ...] = ()
+    """Names of the methods that a quick run shows; all of them when empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +168,11 @@ class Experiment:
             raise BenchError(f"the number of runs must be at least 1, got {self.runs}")
         if not self.methods or not self.metrics:
             raise BenchError(f"{self.name}: an experiment needs at least one method and one metric")
-        if len({method.name for method in self.methods}) < len(self.methods):
+        names = {method.name for method in self.methods}
+        if len(names) < len(self.methods):
             raise BenchError(f"{self.name}: two methods have the same name")
+        if not self.is_quick and not set(self.quick.methods) <= names:
+            raise BenchError(f"{self.name}: its quick version names methods that it does not have")
 
     def points(self) -> list[Point]:
         """All grid points, in the order of the grid."""
@@ -208,7 +213,10 @@ class Experiment:
 
     def quick_version(self) -> "Experiment":
         """The experiment that ``--quick`` runs."""
-        methods = tuple(replace(method, settings=method.settings | method.quick) for method in self.methods)
+        chosen = self.quick.methods or [method.name for method in self.methods]
+        methods = tuple(
+            replace(method, settings=method.settings | method.quick) for method in self.methods if method.name in chosen
+        )
         return replace(
             self,
             methods=methods,
@@ -236,7 +244,12 @@ class Experiment:
             "references": tuple(Reference(**item) for item in data["references"]),
             "figures": tuple(Figure(**item) for item in data["figures"]),
             "grid": grid(data["grid"]),
-            "quick": Quick(**(data["quick"] | {"grid": grid(data["quick"]["grid"])})),
+            "quick": Quick(
+                **(
+                    data["quick"]
+                    | {"grid": grid(data["quick"]["grid"]), "methods": tuple(data["quick"].get("methods", ()))}
+                )
+            ),
         }
         return cls(**(data | parts))
 

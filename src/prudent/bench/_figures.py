@@ -122,7 +122,9 @@ def _band(axes: Any, sweep: Sweep, number: int, label: str, data: list[tuple[Any
         low, high = ([(end + mid) / 2 for end, mid in zip(ends, middle, strict=True)] for ends in (low, high))
     colour = _COLOURS[number % len(_COLOURS)]
     marker = _MARKERS[number % len(_MARKERS)] if len(xs) <= 20 else None
-    axes.plot(xs, middle, color=colour, linewidth=1.8, marker=marker, markersize=5, label=label)
+    # Beyond the colours, the dashes tell lines apart.
+    style = ("-", "--", ":")[number // len(_COLOURS) % 3]
+    axes.plot(xs, middle, color=colour, linewidth=1.8, linestyle=style, marker=marker, markersize=5, label=label)
     axes.fill_between(xs, low, high, color=colour, alpha=0.22, linewidth=0)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from prudent.bench._definition import BenchError, point_label
 from prudent.bench._figures import svg
 from prudent.bench._folder import Sweep, load_folder
-from prudent.bench._table import Row, Table, csv_text, entry_text, footnotes, markdown, shortfalls, slope_text, tables
+from prudent.bench._table import Row, Table, csv_text, entry_text, footnotes, margin_texts, markdown, shortfalls, tables
 
 _ALL_REACHED = "Nothing: all cells ran, no target or goal is missed."
 _MARKS = {
@@ -114,8 +114,7 @@ def _section(sweep: Sweep) -> str:
 
 
 def _html_table(table: Table) -> str:
-    columns = [table.metric.title, *table.columns] + (["slope"] if table.has_slope else [])
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    head = "".join(f"<th>{escape(column)}</th>" for column in table.heads)
     rows = "\n".join(_html_row(row, table) for row in table.rows)
     return _scrolling(head, rows)
 
@@ -125,8 +124,7 @@ def _html_row(row: Row, table: Table) -> str:
     for entry in row.entries:
         main, _, rest = entry_text(entry, table).partition(" ")
         cells.append(f"<td>{main}{_MARKS[entry.reached]}<small>{escape(rest)}</small></td>")
-    if table.has_slope:
-        cells.append(f"<td>{slope_text(row)}</td>")
+    cells += [f"<td>{text}</td>" for text in margin_texts(row, table)]
     kind = "" if row.kind == "ours" else f"<small>{row.kind}</small>"
     return f"<tr class={row.kind}><th>{escape(row.label)}{kind}</th>{''.join(cells)}</tr>"
 

@@ -42,6 +42,8 @@ class Row:
     entries: tuple[Entry, ...]
     slope: tuple[float, float] | None = None
     """Log-log slope and its standard error."""
+    published: float | None = None
+    """Published value of this method, where it can stand in a column beside the only one of ours."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,19 @@ class Table:
     rows: tuple[Row, ...]
 
     @property
-    def has_slope(self) -> bool:
-        return any(row.slope is not None for row in self.rows)
+    def heads(self) -> tuple[str, ...]:
+        """Titles of all columns."""
+        columns = (column or self.statistic for column in self.columns)
+        return (self.metric.title, *columns, *self.margins)
+
+    @property
+    def margins(self) -> list[str]:
+        """Titles of the columns that hold no entries: `margin_texts` fills them."""
+        filled = {
+            "published": any(row.published is not None for row in self.rows),
+            "slope": any(row.slope is not None for row in self.rows),
+        }
+        return [title for title, is_filled in filled.items() if is_filled]
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,11 @@ def _rows(sweep: Sweep, metric: Metric, columns: tuple[str, ...]) -> list[Row]:
     rows = [_own_row(sweep, metric, method.name, method.title) for method in sweep.experiment.methods]
     references = [ref for ref in sweep.experiment.references if ref.metric == metric.name]
     references = [ref for ref in references if any(column in ref.values for column in columns)]
+    if len(columns) == 1:
+        beside = {ref.method: ref.values[columns[0]] for ref in references if ref.role == "published" and ref.method}
+        names = [method.name for method in sweep.experiment.methods]
+        rows = [replace(row, published=beside.get(name)) for name, row in zip(names, rows, strict=True)]
+        references = [ref for ref in references if ref.role != "published" or not ref.method]
     for ref in references:
         rows.append(Row(ref.label, ref.role, tuple(Entry(ref.values.get(column)) for column in columns)))
     return rows
@@ -198,8 +216,13 @@ def entry_text(entry: Entry, table: Table) -> str:
     return text + (f" [{entry.errors} failed]" if entry.errors else "")
 
 
-def slope_text(row: Row) -> str:
-    return "" if row.slope is None else f"{row.slope[0]:.2f} ± {row.slope[1]:.2f}"
+def margin_texts(row: Row, table: Table) -> list[str]:
+    """What a row has in the columns `Table.margins`."""
+    texts = {
+        "published": "" if row.published is None else format(row.published, table.metric.format),
+        "slope": "" if row.slope is None else f"{row.slope[0]:.2f} ± {row.slope[1]:.2f}",
+    }
+    return [texts[title] for title in table.margins]
 
 
 def row_label(row: Row) -> str:
@@ -234,11 +257,10 @@ def markdown(sweep: Sweep) -> str:
 
 
 def _markdown_table(table: Table) -> str:
-    head = [table.metric.title, *table.columns] + (["slope"] if table.has_slope else [])
-    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    lines = [list(table.heads), ["---", *["---:"] * (len(table.heads) - 1)]]
     for row in table.rows:
         cells = [_mark(entry_text(entry, table), entry.reached) for entry in row.entries]
-        lines.append([row_label(row), *cells] + ([slope_text(row)] if table.has_slope else []))
+        lines.append([row_label(row), *cells, *margin_texts(row, table)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -258,6 +280,9 @@ def csv_text(sweeps: list[Sweep]) -> str:
                     what = table.statistic if row.kind == "ours" else ""
                     numbers = [what, entry.value, entry.low, entry.high, entry.runs, entry.errors]
                     writer.writerow([table.experiment, table.metric.name, row.label, row.kind, column, *numbers])
+                if row.published is not None:
+                    names = [table.experiment, table.metric.name, row.label, "published", table.columns[0]]
+                    writer.writerow([*names, "", row.published, None, None, 0, 0])
     return out.getvalue()
 
 

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from prudent.cli import _bench, _demo, _experts, _iv, _ltl
+from prudent.cli import _bench, _demo, _experts, _iv, _ltl, _proximal
 
 app = typer.Typer(
     name="prudent",
@@ -14,6 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(_iv.app, name="iv")
+app.add_typer(_proximal.app, name="proximal")
 app.add_typer(_ltl.app, name="ltl")
 app.add_typer(_experts.app, name="experts")
 app.add_typer(_bench.app, name="bench")

@@ -44,7 +44,7 @@ def list_experiments(as_json: _Json = False) -> None:
     table = Table("name", "title", "methods", "cells", f"time, {cores} cores", "quick")
     for row in rows:
         times = duration(row["estimate_seconds"]), duration(row["quick_estimate_seconds"])
-        table.add_row(row["name"], row["title"], ", ".join(row["methods"]), str(row["cells"]), *times)
+        table.add_row(row["name"], row["title"], str(len(row["methods"])), str(row["cells"]), *times)
     Console().print(table)
 
 
@@ -147,19 +147,17 @@ def _print_sweep(sweep: bench.Sweep) -> None:
     from rich.table import Table
 
     from prudent.bench._report import not_reached
-    from prudent.bench._table import entry_text, footnotes, row_label, slope_text
+    from prudent.bench._table import entry_text, footnotes, margin_texts, row_label
 
     console = Console()
     for table in bench.tables(sweep):
-        shown = Table(table.metric.title, title=f"{sweep.experiment.title} ({table.experiment})")
-        for column in table.columns:
-            shown.add_column(column, justify="right")
-        if table.has_slope:
-            shown.add_column("slope", justify="right")
+        shown = Table(table.heads[0], title=f"{sweep.experiment.title} ({table.experiment})")
+        for head in table.heads[1:]:
+            shown.add_column(head, justify="right")
         for row in table.rows:
             cells = [entry_text(entry, table) for entry in row.entries]
             style = None if row.kind == "ours" else "dim"
-            shown.add_row(row_label(row), *cells, *([slope_text(row)] if table.has_slope else []), style=style)
+            shown.add_row(row_label(row), *cells, *margin_texts(row, table), style=style)
         console.print(shown)
     for line in [*footnotes(sweep), *(f"Not reached: {line}" for line in not_reached(sweep))]:
         console.print(line, style="dim", highlight=False, markup=False)

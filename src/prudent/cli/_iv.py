@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent.cli._tables import parse_values, read_table, show, split_names
+from prudent.cli._tables import (
+    pair_rows,
+    parse_grid,
+    parse_list,
+    parse_values,
+    read_table,
+    show,
+    split_names,
+    warn_outside,
+)
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from prudent.iv import IVRegression
 
 app = typer.Typer(help="Causal effects and policies from a table with instruments.", no_args_is_help=True)
@@ -78,12 +85,12 @@ def effect(
     """Effect of actions in a context."""
     fitted = _load(model)
     name = ", ".join(fitted.roles_["action"].names)
-    actions = _grid(grid, fitted) if grid else _values(action)
+    actions = parse_grid(grid, fitted.roles_["action"]) if grid else parse_list(action)
     if not context and "context" in fitted.roles_:
         raise DataError(f"Name the context: --context with values for {fitted.roles_['context'].names}.")
-    _warn_outside(fitted, actions)
+    warn_outside(fitted.roles_["action"], fitted.action_range_, actions)
     values = fitted.effect(actions, parse_values(context) or None)
-    show("E[outcome | do(action), context]", [name, "effect"], _rows(actions, values), as_json=as_json)
+    show("E[outcome | do(action), context]", [name, "effect"], pair_rows(actions, values), as_json=as_json)
 
 
 @app.command()
@@ -104,8 +111,8 @@ def policy(
     if given is None and "context" in fitted.roles_:
         raise DataError(f"Name the context: --context or --contexts with columns {fitted.roles_['context'].names}.")
     best = chosen.act(given)
-    _warn_outside(fitted, best)
-    rows = [[number, *row] for number, row in enumerate(_rows(best, fitted.effect(best, given)))]
+    warn_outside(fitted.roles_["action"], fitted.action_range_, best)
+    rows = [[number, *row] for number, row in enumerate(pair_rows(best, fitted.effect(best, given)))]
     header = ["row", ", ".join(fitted.roles_["action"].names), "effect"]
     show("best action", header, rows, as_json=as_json)
 
@@ -114,20 +121,6 @@ def policy(
 def diagnose(model: Model, as_json: Json = False) -> None:
     """Instrument strength, nuisance fit and moment error of a saved model."""
     _show_diagnosis(_load(model), as_json)
-
-
-def _warn_outside(model: "IVRegression", actions: Any) -> None:
-    """A note on standard error where numeric actions lie outside what was observed."""
-    role = model.roles_["action"]
-    if role.width > 1 or role.categorical_positions:
-        return
-    low, high = (float(v) for v in model.action_range_[:, 0])
-    values = [v for v in actions if isinstance(v, float) and not low <= v <= high]
-    if values:
-        sys.stderr.write(
-            f"prudent: warning: {role.names[0]} = {values[0]:g} lies outside the observed range {low:g} to {high:g}; "
-            "effects there are extrapolated.\n"
-        )
 
 
 def _load(folder: Path) -> "IVRegression":
@@ -150,41 +143,6 @@ def _show_diagnosis(model: "IVRegression", as_json: bool) -> None:
     show("diagnosis", ["what", "value", "reading"], model.diagnose().rows(), as_json=False)
 
 
-def _rows(actions: Any, values: "np.ndarray") -> list[list[Any]]:
-    import numpy as np
-
-    def plain(v: Any) -> Any:
-        return v.tolist() if isinstance(v, np.ndarray) else v.item() if isinstance(v, np.generic) else v
-
-    actions = list(actions) * (len(values) if len(actions) == 1 else 1)
-    return [[plain(a), plain(v)] for a, v in zip(actions, values, strict=True)]
-
-
-def _values(text: str | None) -> list[Any]:
-    values: list[Any] = []
-    for part in split_names(text):
-        try:
-            values.append(float(part))
-        except ValueError:
-            values.append(part)
-    if not values:
-        raise DataError("Give actions, as --grid name=low:high:count or --action 10,12.5.")
-    return values
-
-
-def _grid(text: str, model: "IVRegression") -> Any:
-    import numpy as np
-
-    name, _, numbers = text.partition("=")
-    if name not in model.roles_["action"].names:
-        raise DataError(f"--grid must name the action {model.roles_['action'].names}, got {name!r}.")
-    try:
-        low, high, count = numbers.split(":")
-        return np.linspace(float(low), float(high), int(count))
-    except ValueError:
-        raise DataError(f"--grid must be name=low:high:count, got {text!r}. Example: price=10:25:50") from None
-
-
 def _action_set(text: str | None) -> Any:
     if text is None:
         return None
@@ -194,4 +152,4 @@ def _action_set(text: str | None) -> Any:
         except ValueError:
             raise DataError(f"--actions must be low:high or a list, got {text!r}. Example: 10:25") from None
         return (low, high)
-    return _values(text)
+    return parse_list(text)

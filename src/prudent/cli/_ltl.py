@@ -14,7 +14,7 @@ from prudent.cli._tables import show
 from prudent.errors import DataError, PrudentError
 
 if TYPE_CHECKING:
-    from prudent.ltl import Automaton, LabelledMDP, LearningRun, LearningRuns
+    from prudent.ltl import Automaton, CertifiedRuns, LabelledMDP, LearningRun, LearningRuns
 
 app = typer.Typer(help="Policies for temporal-logic goals, with exact probabilities.", no_args_is_help=True)
 
@@ -89,20 +89,46 @@ def plot(
 def learn(
     env: Annotated[str, typer.Option(help=f"PRISM file, or one of {', '.join(ENVIRONMENTS)}.")],
     formula: Goal = None,
-    method: Annotated[str, typer.Option(help="cf+kc, kc, cf, bozkurt, hahn or hasanbeig.")] = "cf+kc",
+    method: Annotated[str, typer.Option(help="certified, cf+kc, kc, cf, bozkurt, hahn or hasanbeig.")] = "cf+kc",
     steps: Annotated[int | None, typer.Option(help="Steps of each run; default: the environment's budget.")] = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
     runs: Annotated[int, typer.Option(help="Runs, with seeds SEED, SEED+1, ...")] = 1,
     gamma: Annotated[str, typer.Option(help="Discount of steps without reward: a number, or auto.")] = "0.99",
     largest_reward: Annotated[str, typer.Option("--U", help="Largest reward: a number, or auto.")] = "0.1",
     counter: Annotated[int | None, typer.Option("--K", help="Largest counter; default: the environment's.")] = None,
+    confidence: Annotated[float, typer.Option(help="certified: probability that the bounds hold.")] = 0.95,
+    p_min: Annotated[
+        float | None, typer.Option("--p-min", help="certified: no possible move is rarer; default: the model's rarest.")
+    ] = None,
+    epsilon: Annotated[float, typer.Option(help="certified: how closely the probability is to be known.")] = 0.05,
+    no_resets: Annotated[bool, typer.Option("--no-resets", help="certified: learn in one run.")] = False,
+    checkpoint: Annotated[Path | None, typer.Option(help="certified: file to continue from, and to write.")] = None,
     constants: Constants = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for policy.json and curve.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for policy.json and pictures.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Learn a policy without using the transition probabilities, and compute its exact probability."""
+    """Learn a policy without using the transition probabilities; show its exact probability, or certified bounds."""
     if runs < 1:
         raise DataError(f"--runs must be at least 1, got {runs}.")
+    if method == "certified":
+        if checkpoint is not None and runs > 1:
+            raise DataError(f"--checkpoint is for one run, got --runs {runs}.")
+        with _plain_messages():
+            from prudent import ltl
+
+            mdp = _model(env, constants)
+            goal = ltl.parse(formula if formula is not None else mdp.goal)
+            options: dict[str, Any] = {"confidence": confidence, "epsilon": epsilon, "resets": not no_resets}
+            options |= {"steps": steps, "p_min": mdp.minimum_probability if p_min is None else p_min}
+            if checkpoint is not None:
+                single = ltl.learn(
+                    mdp, goal, method="certified", seed=seed, checkpoint=checkpoint, resume=True, **options
+                )
+                certified = ltl.CertifiedRuns((single,))
+            else:
+                certified = ltl.learn(mdp, goal, method="certified", seed=range(seed, seed + runs), **options)
+        _show_certified(certified, str(goal), mdp, out, as_json)
+        return
     with _plain_messages():
         from prudent import ltl
 
@@ -257,6 +283,45 @@ def _write(found: "LearningRuns", best: float, out: Path) -> None:
     ax.legend(frameon=False)
     fig.savefig(out / "curve.png", dpi=130)
     plt.close(fig)
+
+
+def _show_certified(found: "CertifiedRuns", goal: str, mdp: "LabelledMDP", out: Path | None, as_json: bool) -> None:
+    """Bounds as a table with the sentence that explains them; policy, bounds and visits as files."""
+    columns = [
+        "seed",
+        "steps",
+        "policy at least",
+        "policy at most",
+        "optimum at most",
+        "confidence",
+        "p_min",
+        "certified",
+    ]
+    rows = []
+    for run in found.runs:
+        c = run.certificate
+        rows.append([run.seed, c.steps, c.lower, c.policy_upper, c.upper, c.confidence, c.p_min, c.is_certified])
+    show(goal, columns, rows, as_json=as_json)
+    if not as_json:
+        for run in found.runs[:1]:
+            print(run.certificate)
+    if out is None:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    out.mkdir(parents=True, exist_ok=True)
+    best = max(found.runs, key=lambda run: run.certificate.lower)
+    best.policy.save(out / "policy.json")
+    for name, draw in (("bounds.png", best.plot), ("visits.png", lambda ax: best.plot_visits(mdp, ax))):
+        fig, ax = plt.subplots(figsize=(6.5, 4), layout="constrained")
+        draw(ax)
+        fig.savefig(out / name, dpi=130)
+        plt.close(fig)
+    if not as_json:
+        print(f"policy {out / 'policy.json'}, bounds {out / 'bounds.png'}, visited states {out / 'visits.png'}")
 
 
 def _show_value(what: str, goal: str, backend: str, value: float | Fraction, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Reading tables from files and showing tables on the terminal."""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+
+    from prudent._roles import Role
 
 READERS = {".csv": "read_csv", ".parquet": "read_parquet", ".tsv": "read_table"}
 
@@ -53,6 +57,57 @@ def parse_values(text: str | None) -> dict[str, Any]:
         except ValueError:
             values[name.strip()] = value.strip()
     return values
+
+
+def parse_list(text: str | None, what: str = "action") -> list[Any]:
+    """``"10,12.5"`` or ``"red,blue"`` as a list; ``what`` is the option's name in the message."""
+    values: list[Any] = []
+    for part in split_names(text):
+        try:
+            values.append(float(part))
+        except ValueError:
+            values.append(part)
+    if not values:
+        raise DataError(f"Give {what}s, as --grid name=low:high:count or --{what} 10,12.5.")
+    return values
+
+
+def parse_grid(text: str, role: "Role") -> "np.ndarray":
+    """``"price=10:25:50"`` as 50 values of the role's only column."""
+    import numpy as np
+
+    name, _, numbers = text.partition("=")
+    if name not in role.names:
+        raise DataError(f"--grid must name the {role.title.lower()} {role.names}, got {name!r}.")
+    try:
+        low, high, count = numbers.split(":")
+        return np.linspace(float(low), float(high), int(count))
+    except ValueError:
+        raise DataError(f"--grid must be name=low:high:count, got {text!r}. Example: price=10:25:50") from None
+
+
+def pair_rows(inputs: Any, *values: "np.ndarray") -> list[list[Any]]:
+    """Rows (input, value, ...) of plain numbers; a single input serves for all values."""
+    import numpy as np
+
+    def plain(v: Any) -> Any:
+        return v.tolist() if isinstance(v, np.ndarray) else v.item() if isinstance(v, np.generic) else v
+
+    inputs = list(inputs) * (len(values[0]) if len(inputs) == 1 else 1)
+    return [[plain(v) for v in row] for row in zip(inputs, *values, strict=True)]
+
+
+def warn_outside(role: "Role", observed: "np.ndarray", inputs: Any) -> None:
+    """A note on standard error where numeric inputs lie outside the ``observed`` (2, columns) range."""
+    if role.width > 1 or role.categorical_positions:
+        return
+    low, high = (float(v) for v in observed[:, 0])
+    values = [v for v in inputs if isinstance(v, float) and not low <= v <= high]
+    if values:
+        sys.stderr.write(
+            f"prudent: warning: {role.names[0]} = {values[0]:g} lies outside the observed range {low:g} to {high:g}; "
+            "effects there are extrapolated.\n"
+        )
 
 
 def show(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:

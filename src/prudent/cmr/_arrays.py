@@ -44,13 +44,20 @@ def as_matrix(name: str, value: Any, *, n_rows: int | None = None, n_columns: in
 
 def shared_columns(x: Matrix, c: Matrix) -> dict[int, int]:
     """Columns of ``x`` that stand in ``c``, too: {column of x: column of c}. They are known given c, exactly."""
+    places: dict[bytes, list[int]] = {}
+    for j in range(c.shape[1]):
+        places.setdefault(_fingerprint(c[:, j]), []).append(j)
     found: dict[int, int] = {}
     for i in range(x.shape[1]):
-        for j in range(c.shape[1]):
-            if j not in found.values() and np.array_equal(x[:, i], c[:, j]):
-                found[i] = j
-                break
+        equal = places.get(_fingerprint(x[:, i]))
+        if equal:
+            found[i] = equal.pop(0)
     return found
+
+
+def _fingerprint(column: np.ndarray) -> bytes:
+    # Adding zero makes -0.0 and 0.0, which are equal, alike.
+    return np.ascontiguousarray(column + 0.0).tobytes()
 
 
 def is_discrete(column: np.ndarray) -> bool:
@@ -64,6 +71,11 @@ def numeric_columns(array: Matrix) -> tuple[int, ...]:
     return tuple(j for j in range(array.shape[1]) if len(np.unique(array[:, j])) > MAX_AUTO_LEVELS)
 
 
+def image_columns(network: Any, n_columns: int) -> slice | None:
+    """Columns that a network specification takes as an image, if it does."""
+    return network.image_columns(n_columns) if hasattr(network, "image_columns") else None
+
+
 class Scaler:
     """Shift and scale of columns; a constant column is only shifted."""
 
@@ -71,10 +83,17 @@ class Scaler:
         self.mean, self.scale = mean, scale
 
     @classmethod
-    def of(cls, array: Matrix) -> "Scaler":
-        """Mean and standard deviation of the columns."""
-        scale = array.std(axis=0)
-        return cls(array.mean(axis=0), np.where(np.ptp(array, axis=0) > 0, scale, 1.0))
+    def of(cls, array: Matrix, *, together: slice | None = None) -> "Scaler":
+        """Mean and standard deviation of the columns; of those in ``together`` (the pixels of an image), jointly.
+
+        A pixel that is lit in one image of a thousand would else stand thirty standard deviations out in that image.
+        """
+        mean, scale = array.mean(axis=0), array.std(axis=0)
+        scale = np.where(np.ptp(array, axis=0) > 0, scale, 1.0)
+        if together is not None:
+            block = array[:, together]
+            mean[together], scale[together] = block.mean(), block.std() if np.ptp(block) > 0 else 1.0
+        return cls(mean, scale)
 
     def forward(self, array: Matrix) -> np.ndarray:
         """To standard units, in single precision."""

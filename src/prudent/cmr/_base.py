@@ -110,6 +110,6 @@ def regress_out_of_fold(
         design = np.hstack([standard, features.fit_transform(standard)])
         for test in folds:
             train = np.setdiff1d(np.arange(len(c)), test)
-            model = RidgeCV(alphas=np.logspace(-2, 5, 15)).fit(design[train], target[train])
+            model = RidgeCV(alphas=np.logspace(-2, 5, 15), alpha_per_target=True).fit(design[train], target[train])
             fitted[test] = np.asarray(model.predict(design[test])).reshape(len(test), -1)
     return fitted

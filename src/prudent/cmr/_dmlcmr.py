@@ -12,17 +12,23 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns, shared_columns
-from prudent.cmr._base import MomentError, MomentEstimator, check_seed, residual_moment
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix, image_columns, numeric_columns
+from prudent.cmr._base import MomentError, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
-from prudent.errors import DataError
+from prudent.cmr._neural import (
+    NeuralEstimator,
+    Problem,
+    Settings,
+    check_counts,
+    choose_network,
+    discrete_positions,
+    read_problem,
+)
 
 if TYPE_CHECKING:
-    from prudent.nn import FoldPlan, NetworkSpec, TrainConfig
+    from prudent.cmr._second_stage import SecondStage
+    from prudent.nn import FitTask, FoldPlan, NetworkSpec, TrainConfig
 
-MIN_ROWS = 20
-# Embeddings multiply the inputs of the first layer; wide tables get plain inputs.
-MAX_EMBEDDED = 12
 # Folds on which the moment is measured with functions that had nothing to do with them.
 N_AUDIT = 2
 
@@ -68,7 +74,8 @@ class FitReport:
 
     ``moment`` is measured on two audited folds, each with one network for f that was fitted without the fold, by
     nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold. It
-    speaks of that fit, which is a little worse than the one that is returned.
+    speaks of that fit, which is a little worse than the one that is returned. With ``start="regression"`` the outcome
+    of which ``outcome_r2`` speaks is what the regression leaves.
     """
 
     n_rows: int
@@ -84,7 +91,7 @@ class FitReport:
     settings: Defaults
 
 
-class DMLCMR(MomentEstimator):
+class DMLCMR(NeuralEstimator):
     """Cross-fitted, Neyman-orthogonal estimator of f in E[Y - f(X) | C] = 0.
 
     Parameters
@@ -106,13 +113,22 @@ class DMLCMR(MomentEstimator):
     train, function_train : TrainConfig, optional
         Training of the nuisances and of f. By default steps and batch come from :class:`Defaults` and the weight
         decay of the nuisances from a pilot on held-out loss.
+    start : {"zero", "regression"}, optional
+        "regression" solves for the correction of a plain regression of y on x. It pays where x says more about y than
+        c does, as in proximal learning, which has it by default; otherwise the default is "zero".
+    outcome : {"fitted", "observed"}, default="fitted"
+        Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
+        noise, but no error of a fit. With "observed" s is not fitted.
+    draws : {2, 1}, default=2
+        2 is the unbiased loss. 1 puts one draw of X inside the square, as the published code does; f is then shrunk.
+        For comparisons only.
     show_progress : bool, optional
         Progress bars on standard error; by default only on a terminal.
 
     Attributes
     ----------
-    function_ : SecondStage
-        The fitted ensemble; ``predict`` uses nothing else.
+    function_, baseline_ : SecondStage
+        The fitted ensemble, and the regression that it corrects (or None); ``predict`` adds them.
     report_ : FitReport
         Out-of-fold facts about the fit.
     """
@@ -130,6 +146,9 @@ class DMLCMR(MomentEstimator):
         n_functions: int = 4,
         train: "TrainConfig | None" = None,
         function_train: "TrainConfig | None" = None,
+        start: str | None = None,
+        outcome: str = "fitted",
+        draws: int = 2,
         show_progress: bool | None = None,
     ):
         self.n_folds = n_folds
@@ -142,44 +161,58 @@ class DMLCMR(MomentEstimator):
         self.n_functions = n_functions
         self.train = train
         self.function_train = function_train
+        self.start = start
+        self.outcome = outcome
+        self.draws = draws
         self.show_progress = show_progress
 
     def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
         """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
-        from prudent.cmr._law import LawSettings, discrete_columns, fit_law
-        from prudent.cmr._outcome import fit_outcome
-        from prudent.cmr._second_stage import ScoreData, fit_second_stage
-        from prudent.nn import TrainConfig
+        self._fit(y, x, c, seed, groups)
+        return self
 
-        check_seed(seed)
-        x = as_matrix("x", x)
-        y, c = as_matrix("y", y, n_rows=len(x)), as_matrix("c", c, n_rows=len(x))
-        groups = None if groups is None else np.asarray(groups).reshape(-1)
-        self._check(len(x), groups)
-        shared = shared_columns(x, c)
-        modelled = [j for j in range(x.shape[1]) if j not in shared]
-        self._check_columns(x, modelled)
+    def fit_candidates(
+        self, y: Any, x: Any, c: Any, candidates: list[Settings], *, seed: int, groups: Any = None
+    ) -> "list[SecondStage]":
+        """One function per candidate (network and training of f), all from the same nuisances."""
+        return self._fit(y, x, c, seed, groups, candidates)
+
+    def _fit(
+        self, y: Any, x: Any, c: Any, seed: int, groups: Any, candidates: list[Settings] | None = None
+    ) -> "list[SecondStage]":
+        from prudent.cmr._baseline import fit_baseline
+        from prudent.cmr._law import LawSettings, discrete_columns, fit_law
+        from prudent.cmr._outcome import fit_outcome, observed_outcome
+        from prudent.cmr._second_stage import ScoreData, fit_second_stage
+
+        problem = read_problem(self, y, x, c, seed, groups)
+        check_counts(self, "n_folds", "n_components", "n_functions")
+        self._check_choices()
+        y, x, c, groups = problem.y, problem.x, problem.c, problem.groups
+        modelled = problem.modelled
         rng = np.random.default_rng(seed)
         defaults = Defaults.of(len(x), self.n_folds)
         plan = self._plan(len(x), defaults, rng, groups)
-        # Patience of 10 evaluations out of 25: most members live to see the end of the cosine, where they gain most.
-        train = self.train or TrainConfig(
-            batch_size=defaults.batch_size,
-            max_steps=defaults.nuisance_steps,
-            evaluate_every=defaults.nuisance_steps // 25,
-        )
+        train, function_train = (self.train_configs(len(x))[stage] for stage in ("nuisance", "function"))
         decay_guess = None if self.train else defaults.decay_guess
         seeds = [int(s) for s in rng.integers(2**31 - 2, size=3)]
 
-        c_standard = Scaler.of(c).forward(c)
-        nuisance_network = self._spec(self.nuisance_network, numeric_columns(c))
+        nuisance_network = choose_network(self.nuisance_network, numeric_columns(c))
+        c_standard = Scaler.of(c, together=image_columns(nuisance_network, c.shape[1])).forward(c)
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
-        discrete = discrete_columns(x[:, modelled], self._discrete_positions(modelled))
-        instruments = [j for j in range(c.shape[1]) if j not in shared.values()]
+        discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
+        network, baseline, observed = choose_network(self.network, problem.embedded_in_x), None, y
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
+            # Candidates are compared without it: they differ in what they learn, not in where they start.
+            if self.start == "regression" and candidates is None:
+                first = int(rng.integers(2**31 - 2))
+                baseline, fitted = fit_baseline(
+                    y, x, plan, network=network, config=train, seed=first, progress=progress
+                )
+                y = y - fitted
             # The two nuisances are independent, and one compiled program keeps about one core busy.
             outcome_job = threads.submit(
-                fit_outcome,
+                observed_outcome if self.outcome == "observed" else fit_outcome,
                 y,
                 c,
                 c_standard,
@@ -197,38 +230,39 @@ class DMLCMR(MomentEstimator):
                 plan,
                 law_settings,
                 discrete=discrete,
-                instruments=instruments,
+                instruments=problem.instruments,
                 seed=seeds[1],
                 progress=progress,
             )
             outcome = outcome_job.result()
-            known = [j for j in range(x.shape[1]) if j in shared]
-            self.network_ = self._spec(self.network, tuple(j for j in numeric_columns(x) if j in shared))
-            slots = tuple(int(p) for p in np.argsort(modelled + known))
             parts = [
-                ScoreData(s, nodes, x[part.rows][:, known])
+                ScoreData(s, nodes, x[part.rows][:, problem.known])
                 for s, nodes, part in zip(
                     (outcome.prediction, *outcome.audit), (law.nodes, *law.audit), plan.all_parts, strict=True
                 )
             ]
+            if candidates is not None:
+                everything = np.arange(len(x)), np.empty(0, dtype=int)
+                return self._candidate_functions(candidates, problem, parts[0], everything, seeds[2], progress)
+            self.network_, self.baseline_ = network, baseline
             self.function_, audits = fit_second_stage(
                 parts,
-                slots,
+                problem.slots,
                 x,
                 y,
                 self.network_,
-                self.function_train
-                or TrainConfig(weight_decay=0.3, batch_size=128, max_steps=defaults.function_steps, evaluate_every=250),
+                function_train,
                 n_functions=self.n_functions,
                 seed=seeds[2],
                 progress=progress,
+                one_draw=self.draws == 1,
             )
         self.n_columns_ = x.shape[1]
         audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
         self.report_ = FitReport(
             n_rows=len(x),
             n_folds=self.n_folds,
-            outcome_r2=_r2(y, outcome.prediction),
+            outcome_r2=_r2(y, outcome.prediction) if self.outcome == "fitted" else (),
             modelled_r2=_r2(x[:, modelled], law.nodes.mean()),
             modelled=tuple(modelled),
             strength=tuple(
@@ -236,71 +270,72 @@ class DMLCMR(MomentEstimator):
                 for columns in zip(x[:, modelled].T, law.nodes.mean().T, law.without_instruments.T, strict=True)
             ),
             moment=_audited_moment(audited, c, groups, seed),
-            moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups),
+            moment_of_mean=residual_moment(observed - observed.mean(axis=0), c, seed=seed, groups=groups),
             weight_decay={"outcome": outcome.decays, "action": law.decays},
             discrete=tuple(modelled[j] for j in law.discrete),
             settings=defaults,
         )
-        return self
+        return []
 
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""
-        self._check_fitted("function_")
-        return self.function_.predict(as_matrix("x", x, n_columns=self.n_columns_))
+        correction = super().predict(x)
+        return correction if self.baseline_ is None else self.baseline_.predict(as_matrix("x", x)) + correction
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
-        self._check_fitted("function_")
         from prudent.cmr._second_stage import function_to_arrays
-        from prudent.nn import spec_to_json
 
-        simple = {k: v for k, v in self.get_params().items() if isinstance(v, int | float | str | None)}
-        record = {
-            "kind": type(self).__name__,
-            "params": simple,
-            "network": spec_to_json(self.network_),
-            "n_columns": self.n_columns_,
-        }
-        return record, function_to_arrays(self.function_)
+        record, arrays = super().to_state()
+        if self.baseline_ is not None:
+            arrays |= {f"baseline.{name}": array for name, array in function_to_arrays(self.baseline_).items()}
+        return record, arrays
 
     @classmethod
-    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "DMLCMR":
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """Rebuild a fitted estimator; it predicts, but its nuisances and training report are not kept."""
         from prudent.cmr._second_stage import function_from_arrays
-        from prudent.nn import spec_from_json
 
-        model = cls(**record["params"])
-        model.network_ = spec_from_json(record["network"])
-        model.n_columns_ = int(record["n_columns"])
-        model.function_ = function_from_arrays(model.network_, model.n_columns_, arrays)
+        model = super().from_state(record, arrays)
+        first = {k.removeprefix("baseline."): v for k, v in arrays.items() if k.startswith("baseline.")}
+        model.baseline_ = function_from_arrays(model.network_, model.n_columns_, first) if first else None
         return model
 
-    def _check(self, n_rows: int, groups: Any) -> None:
-        for name in ("n_folds", "n_components", "n_functions"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
-        if n_rows < MIN_ROWS:
-            raise DataError(f"DMLCMR needs at least {MIN_ROWS} rows, got {n_rows}. Bring more data.")
-        if groups is not None and len(groups) != n_rows:
-            raise DataError(f"groups must name one unit per row ({n_rows}), got {len(groups)}.")
+    def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":
+        """Training of the nuisances and of f, as given or by rule."""
+        from prudent.nn import TrainConfig
 
-    def _check_columns(self, x: Matrix, modelled: list[int]) -> None:
-        constant = [j for j in modelled if np.ptp(x[:, j]) == 0]
-        if constant:
-            raise DataError(
-                f"Column {constant[0]} of x is constant ({x[0, constant[0]]:g}): data in which it never varies say "
-                "nothing about its effect. Drop it, or bring data in which it varies."
-            )
-        if not isinstance(self.discrete, str):
-            for j in self.discrete:
-                if not 0 <= int(j) < x.shape[1]:
-                    raise DataError(f"discrete names column {j}, but x has columns 0 to {x.shape[1] - 1}.")
+        defaults = Defaults.of(n_rows, self.n_folds)
+        # Patience of 10 evaluations out of 25: most members live to see the end of the cosine, where they gain most.
+        nuisance = self.train or TrainConfig(
+            weight_decay=defaults.decay_guess,
+            batch_size=defaults.batch_size,
+            max_steps=defaults.nuisance_steps,
+            evaluate_every=defaults.nuisance_steps // 25,
+        )
+        function = self.function_train or TrainConfig(
+            weight_decay=0.3, batch_size=128, max_steps=defaults.function_steps, evaluate_every=250
+        )
+        return {"nuisance": nuisance, "function": function}
 
-    def _discrete_positions(self, modelled: list[int]) -> Any:
-        if isinstance(self.discrete, str):
-            return self.discrete
-        return tuple(modelled.index(int(j)) for j in self.discrete if int(j) in modelled)
+    def nuisance_tasks(self, problem: Problem) -> "list[FitTask]":
+        """The regressions behind a fit: the law, and the outcome unless another model predicts it."""
+        from prudent.cmr._outcome import outcome_task
+
+        tasks = self._law_tasks(problem)
+        if self.outcome_model is None:
+            y, c = Scaler.of(problem.y).forward(problem.y), Scaler.of(problem.c).forward(problem.c)
+            tasks.append(outcome_task(y, c, choose_network(self.nuisance_network, numeric_columns(problem.c))))
+        return tasks
+
+    def _check_choices(self) -> None:
+        for name, allowed in (
+            ("start", (None, "zero", "regression")),
+            ("outcome", ("fitted", "observed")),
+            ("draws", (1, 2)),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
 
     def _plan(self, n_rows: int, defaults: Defaults, rng: np.random.Generator, groups: Any) -> "FoldPlan":
         from prudent.nn import FoldPlan
@@ -318,15 +353,6 @@ class DMLCMR(MomentEstimator):
         for fold in range(len(folds)):
             plan.member_splits.extend(held_out_splits(plan.training_rows(fold), n_repeats, rng, groups))
         return plan
-
-    @staticmethod
-    def _spec(spec: Any, embed: tuple[int, ...]) -> Any:
-        from prudent.nn import TabularSpec
-
-        spec = spec or TabularSpec()
-        if isinstance(spec, TabularSpec) and spec.embed is None:
-            return dataclasses.replace(spec, embed=embed if len(embed) <= MAX_EMBEDDED else ())
-        return spec
 
 
 def partial_strength(actual: np.ndarray, predicted: np.ndarray, without: np.ndarray) -> Strength:

@@ -16,7 +16,16 @@ from scipy.special import ndtr
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, is_discrete
 from prudent.errors import DataError
-from prudent.nn import Categorical, FoldPlan, MixtureDensity, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
+from prudent.nn import (
+    Categorical,
+    FitTask,
+    FoldPlan,
+    MixtureDensity,
+    NetworkSpec,
+    TrainConfig,
+    apply_in_blocks,
+    fit_folds,
+)
 
 # Nodes per row and level for continuous columns.
 N_NODES = 64
@@ -37,6 +46,13 @@ class Nodes:
     weight: np.ndarray
     is_exact: bool
     paired: bool
+
+    def thin(self, count: int) -> "Nodes":
+        """``count`` nodes per level (a divisor of the present number), evenly spread over the quantiles."""
+        stride = self.value.shape[2] // count
+        if stride <= 1:
+            return self
+        return dataclasses.replace(self, value=self.value[:, :, stride // 2 :: stride])
 
     def mean(self) -> np.ndarray:
         """Conditional mean of every modelled column."""
@@ -124,9 +140,10 @@ def fit_law(
 
     scaler = Scaler.of(x[:, continuous])
     indicator = np.eye(len(levels), dtype=np.float32) if discrete else np.zeros((1, 0), np.float32)
-    mixture, decay = _fit_mixture(
-        scaler.forward(x[:, continuous]), np.hstack([c, indicator[level]]), plan, settings, seed + 1, progress
+    task = mixture_task(
+        scaler.forward(x[:, continuous]), np.hstack([c, indicator[level]]), settings.n_components, settings.network
     )
+    mixture, decay = _fit_task(task, plan, settings, seed + 1, progress)
     decays.append(decay)
     own = plan.all_parts[0]
     for c_permuted in permuted:
@@ -176,39 +193,67 @@ def mixture_loss(network, batch, key):
     return -network(batch["c"], key=key).log_prob(batch["x"])
 
 
-def _fit_levels(level, n_levels, c, permuted, plan, settings, seed, progress):
+def level_task(level: np.ndarray, n_levels: int, c: np.ndarray, network: NetworkSpec) -> FitTask:
+    """Learn the probabilities of joint levels given standardised ``c``."""
+    return FitTask(
+        label="discrete action",
+        build=lambda key: Categorical(network(c.shape[1], n_levels, key=key)),
+        loss=categorical_loss,
+        data={"c": c, "level": level.astype(np.int32)},
+    )
+
+
+def mixture_task(x: np.ndarray, given: np.ndarray, n_components: int, network: NetworkSpec) -> FitTask:
+    """Learn the density of standardised columns ``x`` given ``given``."""
+    k, d = n_components, x.shape[1]
+    return FitTask(
+        label="action given instruments",
+        build=lambda key: MixtureDensity(network(given.shape[1], k * (1 + 2 * d), key=key), k, d),
+        loss=mixture_loss,
+        data={"c": given, "x": x},
+        target="x",
+    )
+
+
+def law_tasks(
+    x: Matrix, c: np.ndarray, discrete: tuple[int, ...], n_components: int, network: NetworkSpec
+) -> list[FitTask]:
+    """What :func:`fit_law` learns of the modelled columns ``x`` (raw units) given standardised ``c``."""
+    tasks, indicator = [], np.zeros((len(x), 0), np.float32)
+    continuous = [j for j in range(x.shape[1]) if j not in discrete]
+    if discrete:
+        levels, level = np.unique(x[:, discrete], axis=0, return_inverse=True)
+        tasks.append(level_task(level.reshape(-1), len(levels), c, network))
+        indicator = np.eye(len(levels), dtype=np.float32)[level.reshape(-1)]
+    if continuous:
+        standard = Scaler.of(x[:, continuous]).forward(x[:, continuous])
+        tasks.append(mixture_task(standard, np.hstack([c, indicator]), n_components, network))
+    return tasks
+
+
+def _fit_task(task: FitTask, plan, settings, seed, progress):
     networks, _, decay = fit_folds(
-        lambda key: Categorical(settings.network(c.shape[1], n_levels, key=key)),
-        categorical_loss,
-        {"c": c, "level": level.astype(np.int32)},
+        task.build,
+        task.loss,
+        task.data,
         plan,
         settings.train,
+        target=task.target,
         decay_guess=settings.decay_guess,
         seed=seed,
         progress=progress,
-        label="discrete action",
+        label=task.label,
     )
+    return networks, decay
+
+
+def _fit_levels(level, n_levels, c, permuted, plan, settings, seed, progress):
+    task = level_task(level, n_levels, c, settings.network)
+    networks, decay = _fit_task(task, plan, settings, seed, progress)
     probability = np.exp(apply_in_blocks(networks, c))
     own = plan.all_parts[0]
     blind = np.mean([own.average(np.exp(apply_in_blocks(networks, p))) for p in permuted], axis=0)
     return [part.average(probability) for part in plan.all_parts], blind, decay
-
-
-def _fit_mixture(x, given, plan, settings, seed, progress):
-    k, d = settings.n_components, x.shape[1]
-    networks, _, decay = fit_folds(
-        lambda key: MixtureDensity(settings.network(given.shape[1], k * (1 + 2 * d), key=key), k, d),
-        mixture_loss,
-        {"c": given, "x": x},
-        plan,
-        settings.train,
-        target="x",
-        decay_guess=settings.decay_guess,
-        seed=seed,
-        progress=progress,
-        label="action given instruments",
-    )
-    return networks, decay
 
 
 def _part_nodes(networks, given, plan, rng) -> list[np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler
-from prudent.nn import FoldPlan, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
+from prudent.nn import FitTask, FoldPlan, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,17 @@ def squared_loss(network, batch, key):
     return jnp.sum((network(batch["c"], key=key) - batch["y"]) ** 2, axis=-1)
 
 
+def outcome_task(y: np.ndarray, c: np.ndarray, network: NetworkSpec) -> FitTask:
+    """Learn s(c), all in standard units."""
+    return FitTask(
+        label="outcome",
+        build=lambda key: network(c.shape[1], y.shape[1], key=key),
+        loss=squared_loss,
+        data={"c": c, "y": y},
+        target="y",
+    )
+
+
 def fit_outcome(
     y: Matrix,
     c: Matrix,
@@ -45,21 +56,27 @@ def fit_outcome(
     if outcome_model is not None:
         return _fit_sklearn(y, c, plan, outcome_model, seed, progress)
     scaler = Scaler.of(y)
+    task = outcome_task(scaler.forward(y), c_standard, network)
     networks, _, decay = fit_folds(
-        lambda key: network(c.shape[1], y.shape[1], key=key),
-        squared_loss,
-        {"c": c_standard, "y": scaler.forward(y)},
+        task.build,
+        task.loss,
+        task.data,
         plan,
         config,
-        target="y",
+        target=task.target,
         decay_guess=decay_guess,
         seed=seed,
         progress=progress,
-        label="outcome",
+        label=task.label,
     )
     outputs = apply_in_blocks(networks, c_standard)
     parts = [scaler.back(part.average(outputs)) for part in plan.all_parts]
     return OutcomeFit(parts[0], tuple(parts[1:]), (decay,))
+
+
+def observed_outcome(y: Matrix, c: Matrix, c_standard: np.ndarray, plan: FoldPlan, **_: Any) -> OutcomeFit:
+    """The outcome itself in place of a fit of its mean."""
+    return OutcomeFit(y, tuple(y[part.rows] for part in plan.all_parts[1:]), ())
 
 
 def _fit_sklearn(y, c, plan, outcome_model, seed, progress) -> OutcomeFit:

@@ -15,16 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._arrays import Matrix, Scaler, image_columns
 from prudent.cmr._law import Nodes
 from prudent.nn import (
     NetworkSpec,
+    StackGroup,
     TrainConfig,
     apply_in_blocks,
     fit_stack,
     join_members,
     stack_networks,
     take_members,
+    with_dropout,
 )
 
 # Nodes per residual in one step. Quantile nodes come as antithetic pairs, so two are worth many more draws.
@@ -57,6 +59,7 @@ class ScoreLoss(eqx.Module):
     slots: tuple[int, ...] = eqx.field(static=True)
     is_exact: bool = eqx.field(static=True)
     paired: bool = eqx.field(static=True)
+    one_draw: bool = eqx.field(static=True, default=False)
 
     def __call__(self, network, batch, key):
         """One unbiased estimate of the squared conditional moment per row."""
@@ -69,6 +72,11 @@ class ScoreLoss(eqx.Module):
             inner = at_nodes.reshape(rows, n_levels, n_nodes, -1).mean(axis=2)
             residual = batch["s"] - jnp.einsum("nl,nlo->no", weight, inner)
             return jnp.sum(residual**2, axis=-1)
+        if self.one_draw:
+            which = jax.random.randint(jax.random.fold_in(key, 1), (rows, 1, 1, 1), 0, n_nodes)
+            drawn = jnp.take_along_axis(value, which, axis=2)[:, :, 0]
+            at_nodes = function_values(network, drawn, batch["known"], self.slots, key)
+            return jnp.sum((batch["s"] - jnp.einsum("nl,nlo->no", weight, at_nodes)) ** 2, axis=-1)
         chosen = self._two_sets(value, key)
         at_nodes = function_values(network, chosen.reshape(rows, -1, width), batch["known"], self.slots, key)
         inner = at_nodes.reshape(rows, n_levels, 2, NODES_PER_SET, -1).mean(axis=3)
@@ -99,6 +107,31 @@ class ScoreData:
     known: Matrix
 
 
+def score_arrays(
+    parts: Sequence[ScoreData], slots: tuple[int, ...], x_scaler: Scaler, y_scaler: Scaler
+) -> dict[str, np.ndarray]:
+    """The rows of all parts, one after another, in standard units: what :class:`ScoreLoss` reads."""
+    order = np.argsort(slots)
+    m = parts[0].nodes.value.shape[-1]
+    modelled_scaler = Scaler(x_scaler.mean[order[:m]], x_scaler.scale[order[:m]])
+    known_scaler = Scaler(x_scaler.mean[order[m:]], x_scaler.scale[order[m:]])
+    return {
+        "s": np.concatenate([y_scaler.forward(part.s) for part in parts]),
+        "value": np.concatenate([modelled_scaler.forward(part.nodes.value) for part in parts]),
+        "weight": np.concatenate([part.nodes.weight.astype(np.float32) for part in parts]),
+        "known": np.concatenate([known_scaler.forward(part.known) for part in parts]),
+    }
+
+
+def check_finite(networks: Any) -> None:
+    """Raise where training has diverged."""
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(eqx.filter(networks, eqx.is_inexact_array))):
+        raise FloatingPointError(
+            "Training of f diverged (weights are not finite). Lower the learning rate in function_train, or look for "
+            "extreme values in the data."
+        )
+
+
 def fit_second_stage(
     parts: Sequence[ScoreData],
     slots: tuple[int, ...],
@@ -110,6 +143,7 @@ def fit_second_stage(
     n_functions: int,
     seed: int,
     progress: Progress | None,
+    one_draw: bool = False,
 ) -> tuple[SecondStage, list[SecondStage]]:
     """Fit ``n_functions`` networks to the score on the first part, and one network on each further part.
 
@@ -120,22 +154,13 @@ def fit_second_stage(
     slots : tuple of int
         Position in (modelled, known) of every column of x.
     """
-    x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
-    order = np.argsort(slots)
-    m = parts[0].nodes.value.shape[-1]
-    modelled_scaler = Scaler(x_scaler.mean[order[:m]], x_scaler.scale[order[:m]])
-    known_scaler = Scaler(x_scaler.mean[order[m:]], x_scaler.scale[order[m:]])
-    data = {
-        "s": np.concatenate([y_scaler.forward(part.s) for part in parts]),
-        "value": np.concatenate([modelled_scaler.forward(part.nodes.value) for part in parts]),
-        "weight": np.concatenate([part.nodes.weight.astype(np.float32) for part in parts]),
-        "known": np.concatenate([known_scaler.forward(part.known) for part in parts]),
-    }
+    x_scaler, y_scaler = Scaler.of(x, together=image_columns(network, x.shape[1])), Scaler.of(y)
+    data = score_arrays(parts, slots, x_scaler, y_scaler)
     ends = np.cumsum([len(part.s) for part in parts])
     blocks = [np.arange(end - len(part.s), end) for part, end in zip(parts, ends, strict=True)]
     rows = [blocks[0]] * n_functions + blocks[1:]
     nodes = parts[0].nodes
-    loss = ScoreLoss(slots=slots, is_exact=nodes.is_exact, paired=nodes.paired)
+    loss = ScoreLoss(slots=slots, is_exact=nodes.is_exact, paired=nodes.paired, one_draw=one_draw)
     data = jax.tree.map(jnp.asarray, data)
 
     def fit_half(members: np.ndarray) -> Any:
@@ -158,16 +183,55 @@ def fit_second_stage(
     with ThreadPoolExecutor(len(halves)) as threads:
         fitted = [networks for networks, _ in threads.map(fit_half, halves)]
     networks = join_members(fitted)
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(eqx.filter(networks, eqx.is_inexact_array))):
-        raise FloatingPointError(
-            "Training of f diverged (weights are not finite). Lower the learning rate in function_train, or look for "
-            "extreme values in the data."
-        )
+    check_finite(networks)
 
     def members(start: int, stop: int) -> SecondStage:
         return SecondStage(take_members(networks, np.arange(start, stop)), x_scaler, y_scaler)
 
     return members(0, n_functions), [members(k, k + 1) for k in range(n_functions, len(rows))]
+
+
+def fit_function_candidates(
+    groups: Sequence[StackGroup],
+    loss: ScoreLoss,
+    data: dict[str, np.ndarray],
+    split: tuple[np.ndarray, np.ndarray],
+    scalers: tuple[Scaler, Scaler],
+    *,
+    seed: int,
+    progress: Progress | None,
+) -> list[SecondStage]:
+    """One function per candidate, in the order of their places; candidates of one shape are one stack.
+
+    ``split`` has the rows for training and for stopping (which may be none).
+    """
+    x_scaler, y_scaler = scalers
+    found: dict[int, SecondStage] = {}
+    for group in groups:
+        count = len(group.places)
+        networks = stack_networks(
+            lambda key, network=group.network: network(len(x_scaler.mean), len(y_scaler.mean), key=key),
+            count,
+            jax.random.key(seed),
+        )
+        if group.numbers.dropout_rate is not None:
+            networks = with_dropout(networks, group.numbers.dropout_rate)
+        networks, _ = fit_stack(
+            networks,
+            loss,
+            data,
+            [split[0]] * count,
+            [split[1]] * count,
+            group.config,
+            seed=seed,
+            learning_rate=group.numbers.learning_rate,
+            weight_decay=group.numbers.weight_decay,
+            progress=progress,
+            label="candidates for f",
+        )
+        for member, place in enumerate(group.places):
+            found[place] = SecondStage(take_members(networks, np.array([member])), x_scaler, y_scaler)
+    return [found[place] for place in sorted(found)]
 
 
 def function_to_arrays(function: SecondStage) -> dict[str, np.ndarray]:

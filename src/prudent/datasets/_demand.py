@@ -9,15 +9,18 @@ outcome, S is one-hot. ``dfiv`` (Xu et al., 2021): raw units, g + 100, noise of 
 outcome, S ordinal. Errors under the two are not convertible into each other.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from prudent.datasets._design import Design
+from prudent.datasets._design import Design, check_rows
 
 PRICE_MEAN, PRICE_SCALE = 17.779, 3.7
 SALES_MEAN, SALES_SCALE = -292.1, 158.0
 CONVENTIONS = ("normalised", "dfiv")
+# Prices among which a policy chooses, on the normalised scale.
+ACTION_RANGE = (-3.0, 3.0)
 
 
 def psi(t: np.ndarray) -> np.ndarray:
@@ -35,23 +38,21 @@ def make_demand(
     rho : float
         Correlation of the noises of price and sales: the strength of the confounding.
     iv_strength : float
-        Factor on the instrument (fuel price); 1 in the original design.
+        Factor on the instrument (fuel price); 1 in the original design, and 0.8, 0.6, 0.4, 0.2, 0.01 in the
+        weak-instrument variants of Shao (2025).
     convention : {"normalised", "dfiv"}
         See the module's text.
     """
     _check_convention(convention)
-    rng = np.random.default_rng(seed)
-    t, s = rng.uniform(0, 10, n), rng.integers(1, 8, n)
-    z, v = rng.standard_normal(n), rng.standard_normal(n)
-    noise = rho * v + np.sqrt(1 - rho**2) * rng.standard_normal(n)
-    price = 25 + (iv_strength * z + 3) * psi(t) + v
+    check_rows(n)
+    t, s, z, price, noise = draw_market(n, np.random.default_rng(seed), rho, iv_strength)
+    context = _context(t, s, convention)
     if convention == "normalised":
-        price = (price - PRICE_MEAN) / PRICE_SCALE
-        context, names = np.column_stack([t, np.eye(7)[s - 1]]), ["time", *(f"customer_{k}" for k in range(1, 8))]
-        function = _normalised_sales
+        price, names = normalised_price(price), ["time", *(f"customer_{k}" for k in range(1, 8))]
+        function, actions = _normalised_sales, ACTION_RANGE
     else:
-        context, names = np.column_stack([t, s.astype(float)]), ["time", "customer"]
-        function = _raw_sales
+        names, function = ["time", "customer"], _raw_sales
+        actions = (PRICE_MEAN + PRICE_SCALE * ACTION_RANGE[0], PRICE_MEAN + PRICE_SCALE * ACTION_RANGE[1])
     return Design(
         outcome=(function(price[:, None], context) + noise)[:, None],
         action=price[:, None],
@@ -59,22 +60,66 @@ def make_demand(
         context=context,
         names={"outcome": ["sales"], "action": ["price"], "instruments": ["fuel"], "context": names},
         function=function,
+        action_range=actions,
+        draw_contexts=functools.partial(_draw_contexts, convention=convention),
     )
+
+
+def draw_market(
+    n: int, rng: np.random.Generator, rho: float, iv_strength: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Time, customer type, instrument, raw price and noise of ``n`` rows."""
+    if not -1 <= rho <= 1:
+        raise ValueError(f"rho must be a correlation in [-1, 1], got {rho!r}.")
+    if not np.isfinite(iv_strength):
+        raise ValueError(f"iv_strength must be finite, got {iv_strength!r}.")
+    t, s = rng.uniform(0, 10, n), rng.integers(1, 8, n)
+    z, v = rng.standard_normal(n), rng.standard_normal(n)
+    noise = rho * v + np.sqrt(1 - rho**2) * rng.standard_normal(n)
+    return t, s, z, 25 + (iv_strength * z + 3) * psi(t) + v, noise
+
+
+def draw_times(n: int, rng: np.random.Generator, shifted: bool) -> np.ndarray:
+    """Times of fresh contexts: U(0, 10), or U(1, 11) out of distribution (Shao, 2025)."""
+    return rng.uniform(1, 11, n) if shifted else rng.uniform(0, 10, n)
+
+
+def normalised_price(price: np.ndarray) -> np.ndarray:
+    """Price on the scale of the action."""
+    return (price - PRICE_MEAN) / PRICE_SCALE
+
+
+def normalised_sales(action: np.ndarray, t: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """True sales on the normalised scale, from the normalised price."""
+    return (_sales(action * PRICE_SCALE + PRICE_MEAN, t, s) - SALES_MEAN) / SALES_SCALE
+
+
+def _draw_contexts(n: int, rng: np.random.Generator, shifted: bool, *, convention: str) -> np.ndarray:
+    return _context(draw_times(n, rng, shifted), rng.integers(1, 8, n), convention)
+
+
+def _context(t: np.ndarray, s: np.ndarray, convention: str) -> np.ndarray:
+    if convention == "normalised":
+        return np.column_stack([t, np.eye(7)[s.astype(int) - 1]])
+    return np.column_stack([t, s.astype(float)])
+
+
+def market_grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Raw price, time and customer type on the 20 x 20 x 7 test grid."""
+    mesh = np.meshgrid(np.linspace(10, 25, 20), np.linspace(0, 10, 20), np.arange(1.0, 8.0), indexing="ij")
+    price, t, s = (axis.ravel() for axis in mesh)
+    return price, t, s
 
 
 def demand_grid(convention: str = "normalised") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The test grid: (price, context, true sales) on 20 prices in [10, 25] x 20 times x 7 customers, 2800 points."""
     _check_convention(convention)
-    mesh = np.meshgrid(np.linspace(10, 25, 20), np.linspace(0, 10, 20), np.arange(1.0, 8.0), indexing="ij")
-    price, t, s = (axis.ravel() for axis in mesh)
+    price, t, s = market_grid()
+    context = _context(t, s, convention)
     if convention == "normalised":
-        action, context = (
-            (price[:, None] - PRICE_MEAN) / PRICE_SCALE,
-            np.column_stack([t, np.eye(7)[s.astype(int) - 1]]),
-        )
+        action = normalised_price(price)[:, None]
         return action, context, _normalised_sales(action, context)
-    action, context = price[:, None], np.column_stack([t, s])
-    return action, context, _raw_sales(action, context)
+    return price[:, None], context, _raw_sales(price[:, None], context)
 
 
 def demand_error(model: Any, *, convention: str = "normalised") -> float:
@@ -89,8 +134,7 @@ def _sales(price: np.ndarray, t: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 def _normalised_sales(action: np.ndarray, context: np.ndarray | None) -> np.ndarray:
     assert context is not None
-    customer = context[:, 1:] @ np.arange(1, 8)
-    return (_sales(action[:, 0] * PRICE_SCALE + PRICE_MEAN, context[:, 0], customer) - SALES_MEAN) / SALES_SCALE
+    return normalised_sales(action[:, 0], context[:, 0], context[:, 1:] @ np.arange(1, 8))
 
 
 def _raw_sales(action: np.ndarray, context: np.ndarray | None) -> np.ndarray:

@@ -21,6 +21,12 @@ class Design:
         Column names per role.
     function : callable
         ``function(action, context) -> (n,)``, the true E[Y | do(action), context].
+    action_range : (low, high), optional
+        Actions among which a policy chooses.
+    draw_contexts : callable, optional
+        ``draw_contexts(n, rng, shifted) -> (n, columns)``; see :meth:`contexts`.
+    images : (height, width), optional
+        The last columns of the context are pixels of such images.
     """
 
     outcome: np.ndarray
@@ -29,11 +35,16 @@ class Design:
     context: np.ndarray | None
     names: dict[str, list[str]]
     function: Callable[[np.ndarray, np.ndarray | None], np.ndarray]
+    action_range: tuple[float, float] | None = None
+    draw_contexts: Callable[[int, np.random.Generator, bool], np.ndarray] | None = None
+    images: tuple[int, int] | None = None
 
     def roles(self) -> dict[str, Any]:
         """Keyword arguments for ``IVRegression.fit``."""
-        roles = {"outcome": self.outcome, "action": self.action, "instruments": self.instruments}
-        return roles if self.context is None else {**roles, "context": self.context}
+        roles: dict[str, Any] = {"outcome": self.outcome, "action": self.action, "instruments": self.instruments}
+        if self.context is not None:
+            roles["context"] = self.context
+        return roles if self.images is None else {**roles, "images": self.images}
 
     def truth(self, action: Any, context: Any = None) -> np.ndarray:
         """True effect of actions in contexts, without noise, shape (n,)."""
@@ -46,6 +57,12 @@ class Design:
             np.broadcast_to(action, (n, action.shape[1])), np.broadcast_to(context, (n, context.shape[1]))
         )
 
+    def contexts(self, n: int, *, seed: int, shifted: bool = False) -> np.ndarray:
+        """Fresh contexts for judging policies; ``shifted`` draws them from outside the training distribution."""
+        if self.draw_contexts is None:
+            raise ValueError("This design draws no fresh contexts. Judge policies on rows of its own, design.context.")
+        return self.draw_contexts(n, np.random.default_rng(seed), shifted)
+
     def frame(self) -> "pd.DataFrame":
         """All columns as one pandas frame."""
         import pandas as pd
@@ -56,3 +73,25 @@ class Design:
             if values is not None:
                 columns |= {name: values[:, j] for j, name in enumerate(names)}
         return pd.DataFrame(columns)
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitDesign(Design):
+    """A design with a fixed population: its own arrays are the training part, beside them two held-out parts."""
+
+    validation: Design | None = None
+    test: Design | None = None
+
+    def part(self, name: str) -> Design:
+        """The part called ``name``: "train", "validation" or "test"."""
+        parts = {"train": self, "validation": self.validation, "test": self.test}
+        part = parts.get(name)
+        if part is None:
+            raise ValueError(f"split must be one of {tuple(parts)}, got {name!r}.")
+        return part
+
+
+def check_rows(n: Any) -> None:
+    """Raise unless ``n`` is a positive whole number."""
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"n must be a whole number of at least 1, got {n!r}.")

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from prudent.cmr import DMLCMR, MomentError, MomentEstimator
-from prudent.iv._roles import Role
+from prudent._roles import Role
+from prudent.cmr import MomentError, MomentEstimator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +31,10 @@ class Diagnosis:
             for column in roles["action"].columns
             for level in (column.levels or ("",))
         )
-        if not isinstance(estimator, DMLCMR):
+        report: Any = getattr(estimator, "report_", None)
+        # Estimators that learn a law of the action report its strength; the others have reports of their own.
+        if not hasattr(report, "strength"):
             return cls(len(action), names, None, (), (), (), (), None, None)
-        report = estimator.report_
         levels = None
         if set(range(action.shape[1])) <= set(report.discrete):
             levels = tuple(tuple(float(v) for v in row) for row in np.unique(action, axis=0))
@@ -85,7 +86,11 @@ class Diagnosis:
             )
         elif self.moment_of_mean is not None:
             table.append(
-                ("moment error, audited folds", "not measured", "needs n_folds > 1, or moment_error on new rows")
+                (
+                    "moment error, audited folds",
+                    "not measured",
+                    "use moment_error on new rows, or DMLCMR with n_folds > 1",
+                )
             )
         return table
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 GRID_POINTS = 101
 REFINEMENTS = 2
-MAX_CELLS = 2_000_000
+# Numbers in one block of rows that are scored at a time (a quarter of a gigabyte).
+MAX_NUMBERS = 32_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +70,7 @@ class Policy:
                     f"The action has {role.width} columns: give a list of candidate actions, actions=[[...], ...]."
                 )
         if isinstance(actions, tuple) and len(actions) == 2 and not role.is_categorical and role.width == 1:
-            low, high = (float(v) for v in actions)
-            if not (np.isfinite(low) and np.isfinite(high) and low < high):
-                raise DataError(f"An action range must be (low, high) with low < high, got {actions}.")
-            grid = np.linspace(low, high, GRID_POINTS)[:, None]
-            return cls(model, grid, None, True, outcome, minimise)
+            return cls(model, _interval(actions), None, True, outcome, minimise)
         actions = list(actions)
         if not actions:
             raise DataError("actions must name at least one candidate, got an empty list.")
@@ -90,9 +88,7 @@ class Policy:
     def act(self, context: Any = None) -> np.ndarray:
         """The chosen action for every context: (n,) for a scalar or categorical action, else (n, columns)."""
         contexts = self.model._contexts(context)
-        block = max(1, MAX_CELLS // len(self.candidates))
-        chosen = [self._best(contexts[start : start + block]) for start in range(0, len(contexts), block)]
-        best = np.concatenate(chosen)
+        best = best_actions(self._scores, self.candidates, contexts, refine=self.is_interval)
         if self.labels is not None:
             one_column = len(self.model.roles_["action"].columns) == 1
             return np.array([self.labels[k] for k in best], dtype=None if one_column else object)
@@ -108,16 +104,90 @@ class Policy:
         values = self.model.estimator_.predict(rows)[:, self.outcome].reshape(n, m)
         return -values if self.minimise else values
 
-    def _best(self, contexts: np.ndarray) -> np.ndarray:
-        n = len(contexts)
-        everywhere = np.broadcast_to(self.candidates, (n, *self.candidates.shape))
-        best = np.argmax(self._scores(everywhere, contexts), axis=1)
-        if not self.is_interval:
-            return best
-        low, high = self.candidates[0, 0], self.candidates[-1, 0]
-        centre, width = self.candidates[best, 0], self.candidates[1, 0] - low
+
+def best_actions(
+    score: Callable[[np.ndarray, np.ndarray], np.ndarray], candidates: np.ndarray, contexts: np.ndarray, *, refine: bool
+) -> np.ndarray:
+    """For every context the number of the best candidate; with ``refine`` the best action itself, on a finer grid.
+
+    ``score`` maps actions (contexts, actions, columns) and contexts to values (contexts, actions). Refinement takes
+    ``candidates`` as an even grid of a scalar action and looks again, twice, around the best point.
+    """
+    block = max(1, MAX_NUMBERS // (len(candidates) * (contexts.shape[1] + candidates.shape[1])))
+    found = []
+    for start in range(0, len(contexts), block):
+        rows = contexts[start : start + block]
+        n = len(rows)
+        best = np.argmax(score(np.broadcast_to(candidates, (n, *candidates.shape)), rows), axis=1)
+        if not refine:
+            found.append(best)
+            continue
+        low, high = candidates[0, 0], candidates[-1, 0]
+        centre, width = candidates[best, 0], candidates[1, 0] - low
         for _ in range(REFINEMENTS):
             near = np.clip(centre[:, None] + width * np.linspace(-1, 1, 21), low, high)
-            inner = np.argmax(self._scores(near[:, :, None], contexts), axis=1)
+            inner = np.argmax(score(near[:, :, None], rows), axis=1)
             centre, width = near[np.arange(n), inner], width / 10
-        return centre
+        found.append(centre)
+    return np.concatenate(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Suboptimality:
+    """What a policy loses against the best one, per context on average; ``standard_error`` is over contexts."""
+
+    value: float
+    standard_error: float
+    reward: float
+    optimum: float
+    n_contexts: int
+
+    def __str__(self) -> str:
+        loss = f"{self.value:.4g} (standard error {self.standard_error:.2g})"
+        return f"{loss}: reward {self.reward:.4g} of {self.optimum:.4g}"
+
+
+def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Suboptimality:
+    """Loss of a policy against the best actions, judged by the true effect.
+
+    Parameters
+    ----------
+    policy : object with ``act(context)``, or callable
+        Gives one action for every context.
+    truth : callable or Design
+        ``truth(action, context) -> (n,)``, or an object with such a method ``truth``.
+    context : (n, columns) array
+        Contexts to act in; they may lie outside the training data.
+    actions : (low, high) tuple, or list of actions
+        What the best policy may choose from, as in :meth:`prudent.IVRegression.policy`.
+    """
+    value = truth.truth if hasattr(truth, "truth") else truth
+    contexts = np.asarray(context, dtype=float)
+    if contexts.ndim != 2 or len(contexts) == 0:
+        raise DataError(f"context must be (n, columns) with at least one row, got shape {contexts.shape}.")
+    is_interval = isinstance(actions, tuple) and len(actions) == 2
+    candidates = _interval(actions) if is_interval else np.asarray(actions, dtype=float)
+    candidates = candidates[:, None] if candidates.ndim == 1 else candidates
+    if len(candidates) == 0:
+        raise DataError("actions must name at least one candidate, got an empty list.")
+
+    def score(tried: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        n, m, d = tried.shape
+        return np.asarray(value(tried.reshape(n * m, d), np.repeat(rows, m, axis=0)), dtype=float).reshape(n, m)
+
+    best = best_actions(score, candidates, contexts, refine=is_interval)
+    best = best[:, None] if is_interval else candidates[best]
+    chosen = np.asarray(policy.act(contexts) if hasattr(policy, "act") else policy(contexts), dtype=float)
+    if len(chosen) != len(contexts):
+        raise DataError(f"The policy must give one action per context ({len(contexts)}), got {len(chosen)}.")
+    optimum = score(best[:, None, :], contexts)[:, 0]
+    reward = score(chosen.reshape(len(contexts), 1, -1), contexts)[:, 0]
+    loss = PolicyValue.of(optimum - reward)
+    return Suboptimality(loss.value, loss.standard_error, float(reward.mean()), float(optimum.mean()), len(contexts))
+
+
+def _interval(actions: tuple[Any, Any]) -> np.ndarray:
+    low, high = (float(v) for v in actions)
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise DataError(f"An action range must be (low, high) with low < high, got {actions}.")
+    return np.linspace(low, high, GRID_POINTS)[:, None]

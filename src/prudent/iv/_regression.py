@@ -5,25 +5,27 @@ estimator solves it.
 """
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import clone
 
-from prudent.cmr import DMLCMR, MomentEstimator
-from prudent.cmr._arrays import as_matrix, is_discrete
+from prudent._roles import Role, check_varying, read_groups, read_roles
+from prudent.cmr import DMLCMR, ImageFeatures, MomentEstimator
+from prudent.cmr._arrays import as_matrix, is_discrete, numeric_columns
 from prudent.cmr._base import check_seed
+from prudent.cmr._images import check_shape
+from prudent.cmr._neural import MAX_EMBEDDED
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
 from prudent.iv._policy import Policy, PolicyValue
-from prudent.iv._roles import Role, as_frame, role_from_array, role_from_frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLES = {"outcome": "Outcome", "action": "Action", "instruments": "Instruments", "context": "Context"}
+REQUIRED = ("outcome", "action", "instruments")
 # Stock and Yogo's rule of thumb.
 WEAK_F = 10.0
 
@@ -63,24 +65,28 @@ class IVRegression:
         instruments: Any,
         context: Any = None,
         groups: Any = None,
+        images: Any = None,
     ) -> Self:
         """Fit on a pandas or polars frame with column names per role, or on arrays per role.
 
         Text, boolean and categorical columns are encoded; a categorical action is discrete. ``groups`` names the unit
-        of every row (a person, a shop) where rows of one unit belong together.
+        of every row (a person, a shop) where rows of one unit belong together. ``images=(height, width)`` says that
+        the last columns of the context are the pixels of an image; every estimator then sees a few features of it
+        (:class:`prudent.cmr.ImageFeatures`). Without it pixels are columns like others, as ``nn.ImageSpec`` wants them.
         """
         check_seed(self.seed)
         given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
-        roles, values = _read_roles(data, given)
-        if isinstance(groups, str) and data is not None:
-            groups = _frame(data)[groups].to_numpy() if groups in _frame(data).columns else _unknown("Groups", groups)
-        matrices = {name: role.encode(values[name]) for name, role in roles.items()}
-        _check_varying(roles, matrices)
-        n = len(matrices["outcome"])
-        for name, matrix in matrices.items():
-            if len(matrix) != n:
-                raise DataError(f"{TITLES[name]} must have {n} rows like the outcome, got {len(matrix)}.")
-        context_matrix = matrices.get("context", np.empty((n, 0)))
+        roles, matrices = read_roles(data, given, TITLES, REQUIRED)
+        groups = read_groups(data, groups)
+        check_varying(roles, matrices, REQUIRED)
+        context_matrix = matrices.get("context", np.empty((len(matrices["outcome"]), 0)))
+        self.image_ = None
+        if images is not None:
+            if not context_matrix.shape[1]:
+                raise RoleError("images describes the last columns of the context, but no context was given.")
+            n_pixels = int(np.prod(check_shape(images, context_matrix.shape[1])))
+            self.image_ = ImageFeatures.fit(context_matrix[:, -n_pixels:], images)
+            context_matrix = self.image_.replace_last(context_matrix)
         x = np.hstack([matrices["action"], context_matrix])
         c = np.hstack([matrices["instruments"], context_matrix])
         if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
@@ -90,11 +96,13 @@ class IVRegression:
             )
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
-        if isinstance(estimator, DMLCMR) and estimator.discrete == "auto":
+        if isinstance(getattr(estimator, "discrete", None), str) and estimator.discrete == "auto":
             # Indicators of a categorical action are discrete however rare a level is.
             coded = roles["action"].categorical_positions
             found = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}
             estimator = estimator.set_params(discrete=tuple(sorted(found | coded)))
+        if self.image_ is not None:
+            estimator = _embed_others(estimator, x, c, self.image_.n_features, roles["action"].width)
         self.estimator_ = estimator.fit(matrices["outcome"], x, c, seed=int(self.seed), groups=groups)
         self.roles_ = roles
         self.action_range_ = np.stack([matrices["action"].min(axis=0), matrices["action"].max(axis=0)])
@@ -180,8 +188,12 @@ class IVRegression:
             "roles": {name: role.to_json() for name, role in self.roles_.items()},
             "diagnosis": self.diagnosis_.to_json(),
             "seed": int(self.seed),
+            "image_shape": None if self.image_ is None else self.image_.shape,
         }
-        return save_model(folder, "IVRegression", record, {**arrays, "action_range": self.action_range_})
+        arrays["action_range"] = self.action_range_
+        if self.image_ is not None:
+            arrays |= {"image_mean": self.image_.mean, "image_components": self.image_.components}
+        return save_model(folder, "IVRegression", record, arrays)
 
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "IVRegression":
@@ -190,6 +202,10 @@ class IVRegression:
 
         model = cls(seed=record["seed"])
         model.action_range_ = arrays.pop("action_range")
+        model.image_ = None
+        if record.get("image_shape"):
+            mean, components = arrays.pop("image_mean"), arrays.pop("image_components")
+            model.image_ = ImageFeatures(tuple(record["image_shape"]), mean, components)
         model.estimator_ = estimator_from_state(record["estimator"], arrays)
         model.estimator = model.estimator_
         model.roles_ = {name: Role.from_json(r) for name, r in record["roles"].items()}
@@ -218,11 +234,13 @@ class IVRegression:
         return np.hstack([np.broadcast_to(a, (n, a.shape[1])), np.broadcast_to(c, (n, c.shape[1]))])
 
     def _encode_context(self, context: Any) -> np.ndarray:
-        role = self.roles_["context"]
+        role, image = self.roles_["context"], self.image_
+        width = role.width if image is None else role.width - image.n_pixels + image.n_features
         # An array that is already encoded (as policies pass it on) is recognised by its width.
-        if isinstance(context, np.ndarray) and context.ndim == 2 and context.shape[1] == role.width:
+        if isinstance(context, np.ndarray) and context.ndim == 2 and context.shape[1] == width:
             return as_matrix("Context", context)
-        return role.encode(context)
+        encoded = role.encode(context)
+        return encoded if image is None else image.replace_last(encoded)
 
     def _contexts(self, context: Any) -> np.ndarray:
         if "context" not in self.roles_:
@@ -239,65 +257,17 @@ class IVRegression:
         return self.context_
 
 
-def _frame(data: Any) -> Any:
-    frame = as_frame(data)
-    if frame is None:
-        raise TypeError(
-            f"data must be a pandas or polars frame, got {type(data).__name__}. Pass arrays by role instead."
-        )
-    return frame
+def _embed_others(estimator: Any, x: np.ndarray, c: np.ndarray, n_features: int, n_actions: int) -> Any:
+    """Default networks for tables with image features: waves for the numeric columns, none for actions and features.
 
+    Estimators left to themselves would count the features among the numeric columns, find too many, and embed none.
+    """
+    from prudent.nn import TabularSpec
 
-def _unknown(title: str, name: str) -> Any:
-    raise RoleError(f"{title} column {name!r} is not in the data.")
-
-
-def _read_roles(data: Any, given: dict[str, Any]) -> tuple[dict[str, Role], dict[str, Any]]:
-    for name in ("outcome", "action", "instruments"):
-        value = given[name]
-        if value is None or (isinstance(value, Sequence) and len(value) == 0):
-            raise RoleError(f"{name} is missing. Name its column(s), or give an array.")
-    given = {k: v for k, v in given.items() if v is not None and not (isinstance(v, Sequence) and len(v) == 0)}
-    if data is None:
-        for name, value in given.items():
-            if isinstance(value, str):
-                raise RoleError(f"{name}={value!r} is a column name, but no data frame was given. Pass it first.")
-        roles: dict[str, Role] = {}
-        values: dict[str, Any] = {}
-        for name, value in given.items():
-            frame = as_frame(value)
-            values[name] = value if frame is None else frame
-            roles[name] = (
-                role_from_array(TITLES[name], value)
-                if frame is None
-                else role_from_frame(TITLES[name], frame, list(frame.columns))
-            )
-        return roles, values
-    frame = _frame(data)
-    roles = {name: role_from_frame(TITLES[name], frame, columns) for name, columns in given.items()}
-    seen: dict[str, str] = {}
-    for name, role in roles.items():
-        for column in role.names:
-            if column in seen:
-                raise RoleError(
-                    f"Column {column!r} has two roles, {seen[column]} and {name}. Give every column one role."
-                )
-            seen[column] = name
-    return roles, dict.fromkeys(roles, frame)
-
-
-def _check_varying(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
-    if any(column.levels is not None for column in roles["outcome"].columns):
-        raise DataError(
-            f"Outcome must be numeric, got text or categories in {roles['outcome'].names}. Code it as numbers."
-        )
-    for name in ("outcome", "action", "instruments"):
-        start = 0
-        for column in roles[name].columns:
-            block = matrices[name][:, start : start + column.width]
-            start += column.width
-            if np.all(block == block[0]):
-                raise DataError(
-                    f"{TITLES[name]} column {column.name!r} is constant: data in which it never varies cannot answer "
-                    "the question. Drop it, or bring data in which it varies."
-                )
+    if "nuisance_network" not in estimator.get_params(deep=False):
+        return estimator
+    for name, matrix, skip in (("network", x, n_actions), ("nuisance_network", c, 0)):
+        if getattr(estimator, name) is None:
+            embed = tuple(j for j in numeric_columns(matrix[:, :-n_features]) if j >= skip)
+            estimator = estimator.set_params(**{name: TabularSpec(embed=embed if len(embed) <= MAX_EMBEDDED else ())})
+    return estimator

@@ -1,11 +1,13 @@
 """LTL goals: formulae, automata, products with environments, learning and exact checking."""
 
 from prudent.ltl._automaton import Automaton, Edge
+from prudent.ltl._certificate import Bounds, Certificate, CertifiedRun, CertifiedRuns, CertifiedSettings
 from prudent.ltl._check import Checker, check, optimum
 from prudent.ltl._errors import CheckError
 from prudent.ltl._formula import Formula
 from prudent.ltl._hoa_reader import HOAError
-from prudent.ltl._learn import learn
+from prudent.ltl._learn import learn, q_learn
+from prudent.ltl._learn_certified import learn_certified
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._parse import FormulaError, parse
 from prudent.ltl._policy import Policy, PolicyFileError
@@ -19,6 +21,11 @@ from prudent.ltl._translate import translate
 
 __all__ = [
     "Automaton",
+    "Bounds",
+    "Certificate",
+    "CertifiedRun",
+    "CertifiedRuns",
+    "CertifiedSettings",
     "CheckError",
     "Checker",
     "Curve",
@@ -37,10 +44,12 @@ __all__ = [
     "TranslationLimitError",
     "check",
     "learn",
+    "learn_certified",
     "needed_gamma",
     "optimal_policy",
     "optimum",
     "parse",
+    "q_learn",
     "reward_optimal_policy",
     "reward_optimum",
     "translate",

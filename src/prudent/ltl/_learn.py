@@ -1,4 +1,4 @@
-"""Q-learning from an LTL goal: six methods, one loop, exact evaluation on the way."""
+"""Learning from an LTL goal. Here is Q-learning: six methods, one loop, exact evaluation on the way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -29,15 +29,48 @@ from prudent.ltl._rewards import reward_table, sufficient_bounds
 from prudent.ltl._rng import seed_state
 from prudent.ltl._run import Curve, LearningRun, LearningRuns, Settings
 
+if TYPE_CHECKING:
+    from prudent.ltl._certificate import CertifiedRun, CertifiedRuns
+
 METHODS = ("kc", "cf", "cf+kc", "bozkurt", "hahn", "hasanbeig")
 _WITHOUT_COUNTER = ("cf", "bozkurt")
 
 
 @overload
-def learn(mdp: LabelledMDP, goal: Goal, *, seed: int = 0, **settings: Any) -> LearningRun: ...
+def learn(env: Any, goal: Goal, *, method: Literal["certified"], seed: int = 0, **settings: Any) -> CertifiedRun: ...
 @overload
-def learn(mdp: LabelledMDP, goal: Goal, *, seed: Sequence[int], **settings: Any) -> LearningRuns: ...
-def learn(  # pyright: ignore[reportInconsistentOverload]: the overloads leave the settings to this signature
+def learn(
+    env: Any, goal: Goal, *, method: Literal["certified"], seed: Sequence[int], **settings: Any
+) -> CertifiedRuns: ...
+@overload
+def learn(env: LabelledMDP, goal: Goal, *, seed: int = 0, **settings: Any) -> LearningRun: ...
+@overload
+def learn(env: LabelledMDP, goal: Goal, *, seed: Sequence[int], **settings: Any) -> LearningRuns: ...
+def learn(env: Any, goal: Goal, *, method: str = "cf+kc", **settings: Any) -> Any:
+    """Learn a policy that satisfies ``goal``, without using the transition probabilities of ``env``.
+
+    Parameters
+    ----------
+    env : LabelledMDP, or for ``certified`` also a gymnasium.Env
+    goal : str, Formula or Automaton
+    method : {"certified", "kc", "cf", "cf+kc", "bozkurt", "hahn", "hasanbeig"}
+        ``certified`` learns a model with intervals and proves what it says (:func:`learn_certified`); the others are
+        Q-learners (:func:`q_learn`).
+    **settings
+        Those of the method: ``help(ltl.learn_certified)``, ``help(ltl.q_learn)``.
+
+    Returns
+    -------
+    CertifiedRun or LearningRun; for a sequence of seeds CertifiedRuns or LearningRuns.
+    """
+    if method == "certified":
+        from prudent.ltl._learn_certified import learn_certified
+
+        return learn_certified(env, goal, **settings)
+    return q_learn(env, goal, method=method, **settings)
+
+
+def q_learn(
     mdp: LabelledMDP,
     goal: Goal,
     *,
@@ -58,7 +91,7 @@ def learn(  # pyright: ignore[reportInconsistentOverload]: the overloads leave t
     n_jobs: int | None = None,
     progress: bool = True,
 ) -> LearningRun | LearningRuns:
-    """Learn a policy that satisfies ``goal``, without using the transition probabilities of ``mdp``.
+    """Learn by tabular Q-learning on the product, without using the transition probabilities of ``mdp``.
 
     The automaton loses the acceptance marks that its language does not need (fewer rewards on paths that end badly),
     and one with several acceptance sets gets a level counter, except for ``hasanbeig``, which has its own.
@@ -152,7 +185,7 @@ def _settle(
 ):
     """Fill in defaults and refuse what makes no sense."""
     if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, certified, got {method!r}.")
     task = mdp.task
     steps = steps if steps is not None else (task.steps if task else 1_000_000)
     K = 0 if method in _WITHOUT_COUNTER else K if K is not None else (task.counter if task else 10)

@@ -58,7 +58,7 @@ def collapse(model: Unfolded, all_sets: np.uint64) -> Quotient:
     counts = np.bincount(group[owner[kept]], minlength=n_groups)
     choice_start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     successor = group[model.successor[edges]]
-    value = _certain_values(choice_start, row_start, successor, is_accepting)
+    value = certain_values(choice_start, row_start, successor, is_accepting)
     return Quotient(
         group=group,
         choice_start=choice_start,
@@ -107,7 +107,7 @@ def _group(choice_start, component, inside, mask, all_sets):
 
 
 @njit(cache=True)
-def _certain_values(choice_start, row_start, successor, is_target):
+def certain_values(choice_start, row_start, successor, is_target):
     """0 where the target cannot be reached, 1 where value 0 can be avoided (without end components that is enough)."""
     n = len(choice_start) - 1
     owner = owners(choice_start)

@@ -33,18 +33,7 @@ class Unfolded(NamedTuple):
 
 def unfold(product: Product) -> Unfolded:
     """Reachable part of a product."""
-    nodes, index = _reach(
-        product.row_of,
-        product.row_start,
-        product.successor,
-        product.next_q,
-        product.epsilon,
-        product.first,
-        product.automaton.initial,
-    )
-    arrays = _fill(
-        nodes,
-        index,
+    return unfold_tables(
         product.row_of,
         product.row_start,
         product.successor,
@@ -52,8 +41,26 @@ def unfold(product: Product) -> Unfolded:
         product.next_q,
         product.accepting,
         product.epsilon,
+        product.first,
+        product.automaton.initial,
     )
-    n_q = product.next_q.shape[1]
+
+
+def unfold_tables(
+    row_of: np.ndarray,
+    row_start: np.ndarray,
+    successor: np.ndarray,
+    probability: np.ndarray,
+    next_q: np.ndarray,
+    accepting: np.ndarray,
+    epsilon: np.ndarray,
+    first: np.ndarray,
+    first_q: int,
+) -> Unfolded:
+    """Reachable part of a product given as tables (see :class:`prudent.ltl._product.Product`)."""
+    nodes, index = _reach(row_of, row_start, successor, next_q, epsilon, first, first_q)
+    arrays = _fill(nodes, index, row_of, row_start, successor, probability, next_q, accepting, epsilon)
+    n_q = next_q.shape[1]
     return Unfolded(*arrays, state=nodes // n_q, memory=nodes % n_q)
 
 

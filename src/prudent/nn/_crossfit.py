@@ -10,7 +10,7 @@ import numpy as np
 
 from prudent._progress import Progress
 from prudent.nn._cache import enable_compilation_cache
-from prudent.nn._networks import start_at_linear
+from prudent.nn._networks import start_at_linear, with_dropout
 from prudent.nn._train import GROUP, Loss, TrainConfig, TrainLog, fit_stack, stack_networks
 
 # How far the candidates lie apart: the held-out loss is flat within a factor of three.
@@ -68,6 +68,103 @@ class FoldPlan:
         return [own, *audited]
 
 
+@dataclasses.dataclass(frozen=True)
+class FitTask:
+    """A regression or density to be learnt: what :func:`fit_folds` and :func:`candidate_losses` need to know of it."""
+
+    label: str
+    build: Callable[[Any], Any]
+    loss: Loss
+    data: Any
+    target: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """Numbers in which candidates of one shape differ; None leaves what configuration and network say."""
+
+    learning_rate: np.ndarray | None = None
+    weight_decay: np.ndarray | None = None
+    dropout_rate: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return max(len(v) for v in (self.learning_rate, self.weight_decay, self.dropout_rate, ()) if v is not None)
+
+    def resize(self, count: int) -> "Candidates":
+        """``count`` candidates: these, again and again."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return Candidates(**{k: None if v is None else np.resize(v, count) for k, v in values.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class StackGroup:
+    """Settings that can share a stack: one shape of network and training, and the numbers in which they differ."""
+
+    network: Any
+    config: TrainConfig
+    numbers: Candidates
+    places: list[int]
+
+
+def stack_groups(settings: list[tuple[Any, TrainConfig]]) -> list[StackGroup]:
+    """Group (network, training) pairs that differ in learning rate, weight decay and dropout only."""
+    shapes: dict[Any, list[int]] = {}
+    for place, (network, config) in enumerate(settings):
+        bare = dataclasses.replace(network, dropout_rate=0.0) if hasattr(network, "dropout_rate") else network
+        shapes.setdefault((bare, dataclasses.replace(config, learning_rate=1.0, weight_decay=0.0)), []).append(place)
+    groups = []
+    for places in shapes.values():
+        networks, configs = zip(*(settings[place] for place in places), strict=True)
+        rates = np.array([getattr(network, "dropout_rate", 0.0) for network in networks])
+        numbers = Candidates(
+            learning_rate=np.array([config.learning_rate for config in configs]),
+            weight_decay=np.array([config.weight_decay for config in configs]),
+            # One rate for all is cheaper as a constant of the program.
+            dropout_rate=rates if len(set(rates)) > 1 else None,
+        )
+        groups.append(StackGroup(networks[0], configs[0], numbers, places))
+    return groups
+
+
+def candidate_losses(
+    build: Callable[[Any], Any],
+    loss: Loss,
+    data: Any,
+    splits: list[tuple[np.ndarray, np.ndarray]],
+    config: TrainConfig,
+    candidates: Candidates,
+    *,
+    target: str | None = None,
+    key: jax.Array,
+    seed: int,
+    progress: Progress | None,
+    label: str,
+) -> np.ndarray:
+    """Held-out losses (candidates, splits) of networks that differ in numbers only, trained as one stack."""
+    members = [split for split in splits for _ in range(len(candidates))]
+    n_members = len(members)
+    # Filled up to a whole group, so that this and later stacks share one compiled program.
+    members += [members[m % n_members] for m in range(-n_members % GROUP)]
+    networks = _linear_start(stack_networks(build, len(members), key), data, members, target)
+    numbers = candidates.resize(len(members))
+    if numbers.dropout_rate is not None:
+        networks = with_dropout(networks, numbers.dropout_rate)
+    _, log = fit_stack(
+        networks,
+        loss,
+        data,
+        [train for train, _ in members],
+        [held for _, held in members],
+        config,
+        seed=seed,
+        learning_rate=numbers.learning_rate,
+        weight_decay=numbers.weight_decay,
+        progress=progress,
+        label=label,
+    )
+    return log.best_loss[:n_members].reshape(len(splits), len(candidates)).T
+
+
 def fit_folds(
     build: Callable[[Any], Any],
     loss: Loss,
@@ -93,24 +190,20 @@ def fit_folds(
     decay = config.weight_decay
     if decay_guess is not None:
         candidates = decay_guess * DECAY_STEP ** np.array([-1.0, 0.0, 1.0])
-        splits = [split for split in plan.pilot_splits for _ in candidates]
-        n_pilots = len(splits)
-        # Filled up to a whole group, so that pilot and folds share one compiled program.
-        splits += splits[: -n_pilots % GROUP]
-        networks = _linear_start(stack_networks(build, len(splits), pilot_key), data, splits, target)
-        _, log = fit_stack(
-            networks,
+        losses = candidate_losses(
+            build,
             loss,
             data,
-            [train for train, _ in splits],
-            [held for _, held in splits],
+            plan.pilot_splits,
             config,
+            Candidates(weight_decay=candidates),
+            target=target,
+            key=pilot_key,
             seed=seed + 1,
-            weight_decay=np.resize(candidates, len(splits)),
             progress=progress,
             label=f"{label}: regularisation",
         )
-        mean_loss = log.best_loss[:n_pilots].reshape(-1, len(candidates)).mean(axis=0)
+        mean_loss = losses.mean(axis=1)
         decay = float(candidates[np.argmin(np.where(np.isnan(mean_loss), np.inf, mean_loss))])
     networks = _linear_start(stack_networks(build, len(plan.member_splits), key), data, plan.member_splits, target)
     networks, log = fit_stack(

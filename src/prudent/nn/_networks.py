@@ -37,12 +37,12 @@ class Network(Protocol):
     def __call__(self, x: Float[Array, "n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "n o"]: ...
 
 
-def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
+def dropout(x: Array, rate: float | Array, key: PRNGKeyArray | None) -> Array:
     """Inverted dropout with cheap masks: 8 bits a unit, from an integer hash of the unit's number and one random word.
 
-    JAX's own generator would cost more than the matrix products here.
+    JAX's own generator would cost more than the matrix products here. A rate that is an array is given in 256ths.
     """
-    if key is None or rate == 0.0:
+    if key is None or (isinstance(rate, float) and rate == 0.0):
         return x
     word = jax.random.bits(key, (), dtype=jnp.uint32)
     h = jax.lax.iota(jnp.uint32, -(-x.size // 4)) * jnp.uint32(0x9E3779B9) + word
@@ -51,8 +51,8 @@ def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
     h = (h ^ (h >> 15)) * jnp.uint32(0x846CA68B)
     octets = jax.lax.bitcast_convert_type(h ^ (h >> 16), jnp.uint8).reshape(-1)[: x.size].reshape(x.shape)
     # Eight bits resolve the rate to 1/256; the kept units are rescaled by the rate that was really used.
-    dropped = round(rate * 256)
-    return jnp.where(octets >= dropped, x * (256 / (256 - dropped)), 0.0)
+    dropped = round(rate * 256) if isinstance(rate, float) else rate
+    return jnp.where(octets.astype(jnp.int32) >= dropped, x * (256 / (256 - dropped)), 0.0)
 
 
 def gaussian(key: PRNGKeyArray, shape: tuple[int, ...], scale: float) -> Array:
@@ -87,6 +87,8 @@ class MLP(eqx.Module):
     free_bias: Float[Array, " o"]
     activation: str = eqx.field(static=True)
     dropout_rate: float = eqx.field(static=True)
+    dropped: Array | None
+    """A rate in 256ths that takes the place of ``dropout_rate``: how candidates with several rates share a program."""
 
     def __init__(
         self,
@@ -112,13 +114,15 @@ class MLP(eqx.Module):
         self.free_bias = jnp.zeros(out_size)
         self.activation = activation
         self.dropout_rate = dropout_rate
+        self.dropped = None
 
     def hidden(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n h"]:
         """Values of the last hidden layer."""
+        rate = float(self.dropout_rate) if self.dropped is None else self.dropped
         act = activation_function(self.activation)
         keys = [None] * len(self.layers) if key is None else list(jax.random.split(key, max(len(self.layers), 1)))
         for layer, k in zip(self.layers[:-1], keys, strict=False):
-            x = dropout(act(layer(x)), self.dropout_rate, k)
+            x = dropout(act(layer(x)), rate, k)
         return x
 
     def __call__(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n o"]:
@@ -198,6 +202,48 @@ class Tabular(eqx.Module):
         return self.body(self._embedded(x), key=key)
 
 
+class FeatureProduct(eqx.Module):
+    """Linear in products of learnt features: ``f(x) = w . [(1, x_1, a(x_1)) (x) (1, b(x_2)), x_2]``.
+
+    ``a`` and ``b`` are the last hidden layers of networks of two groups of columns. Raw columns of the second group
+    enter by themselves only: there may be many, and products with each of them would cost accuracy. The weights ``w``
+    are not trained by gradients: whoever trains the features solves for them.
+    """
+
+    first: Any
+    second: Any
+    free_weight: Float[Array, "p o"]
+    columns: tuple[int, ...] = eqx.field(static=True)
+    n_second: int = eqx.field(static=True)
+
+    def split(self, x: Float[Array, "*n i"]) -> tuple[Float[Array, "*n a"], Float[Array, "*n b"]]:
+        """The two groups of columns."""
+        others = [j for j in range(x.shape[-1]) if j not in self.columns]
+        return x[..., list(self.columns)], x[..., others]
+
+    def features(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> tuple[Array, Array]:
+        """(x_1, a(x_1)) and (x_2, b(x_2))."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        first, second = self.split(x)
+        return joined_features(self.first, first, keys[0]), joined_features(self.second, second, keys[1])
+
+    def design(self, first: Float[Array, "*n a"], second: Float[Array, "*n b"]) -> Float[Array, "*n p"]:
+        """What f is linear in, from the features of the two groups."""
+        raw, learnt = second[..., : self.n_second], second[..., self.n_second :]
+        one = jnp.ones_like(first[..., :1])
+        a, b = jnp.concatenate([one, first], axis=-1), jnp.concatenate([one, learnt], axis=-1)
+        product = (a[..., :, None] * b[..., None, :]).reshape(*first.shape[:-1], -1)
+        return jnp.concatenate([product, raw], axis=-1)
+
+    def __call__(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n o"]:
+        return self.design(*self.features(x, key=key)) @ jax.lax.stop_gradient(self.free_weight)
+
+
+def joined_features(network: Any, x: Float[Array, "*n i"], key: PRNGKeyArray | None) -> Float[Array, "*n f"]:
+    """Raw columns and the last hidden layer; only the columns (there may be none) where there is no network."""
+    return x if network is None else jnp.concatenate([x, network.hidden(x, key=key)], axis=-1)
+
+
 class Mixture(eqx.Module):
     """Diagonal Gaussian mixtures for a batch: the output of a mixture density network."""
 
@@ -263,7 +309,26 @@ def start_at_linear(network: Any, weight: Array, bias: Array, noise: Array) -> A
         return eqx.tree_at(lambda n: n.body, network, start_at_linear(network.body, weight, bias, noise))
     if isinstance(network, MLP):
         return eqx.tree_at(lambda n: (n.free_skip, n.free_bias), network, (weight, bias))
+    if isinstance(network, ImageNetwork):
+        # The columns beside the image are the last inputs of the body; pixels have no linear map.
+        columns = network.other_columns(weight.shape[-2])
+        n_others = columns.stop - columns.start
+        skip = network.body.free_skip
+        skip = skip.at[..., skip.shape[-2] - n_others :, :].set(weight[..., columns, :])
+        return eqx.tree_at(lambda n: (n.body.free_skip, n.body.free_bias), network, (skip, bias))
     return network
+
+
+def with_dropout(networks: Any, rates: np.ndarray) -> Any:
+    """A stack whose members have their own dropout rates, in every perceptron that they contain."""
+    dropped = jnp.asarray(np.round(np.asarray(rates) * 256), jnp.int32)
+
+    def set_rate(node: Any) -> Any:
+        if not isinstance(node, MLP):
+            return node
+        return eqx.tree_at(lambda mlp: mlp.dropped, node, dropped, is_leaf=lambda leaf: leaf is None)
+
+    return jax.tree.map(set_rate, networks, is_leaf=lambda node: isinstance(node, MLP))
 
 
 class Categorical(eqx.Module):
@@ -278,14 +343,15 @@ class Categorical(eqx.Module):
 class ImageNetwork(eqx.Module):
     """Convolutions over the pixel columns, then a perceptron over image features and all other columns.
 
-    The first ``prod(shape)`` columns are the image, row by row and channels last; the others (price, time, ...) join
-    after the convolutions.
+    The first (or last) ``prod(shape)`` columns are the image, row by row and channels last; the others (price, time,
+    ...) join after the convolutions.
     """
 
-    kernels: tuple[Float[Array, "h w i o"], ...]
+    kernels: tuple[Float[Array, "i o"], ...]
     offsets: tuple[Float[Array, " o"], ...]
     body: MLP
     shape: tuple[int, int, int] = eqx.field(static=True)
+    is_last: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -295,6 +361,7 @@ class ImageNetwork(eqx.Module):
         channels: tuple[int, ...],
         widths: tuple[int, ...],
         *,
+        is_last: bool = False,
         activation: str,
         dropout_rate: float,
         key: PRNGKeyArray,
@@ -308,7 +375,7 @@ class ImageNetwork(eqx.Module):
         body_key, *keys = jax.random.split(key, len(channels) + 1)
         sizes = (depth, *channels)
         self.kernels = tuple(
-            gaussian(k, (3, 3, i, o), (2 / (9 * i)) ** 0.5) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
+            gaussian(k, (9 * i, o), (2 / (9 * i)) ** 0.5) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
         )
         self.offsets = tuple(jnp.zeros(o) for o in channels)
         for _ in channels:
@@ -316,17 +383,22 @@ class ImageNetwork(eqx.Module):
         features = height * width * sizes[-1] + in_size - shape[0] * shape[1] * shape[2]
         self.body = MLP(features, out_size, widths, activation=activation, dropout_rate=dropout_rate, key=body_key)
         self.shape = shape
+        self.is_last = is_last
+
+    def other_columns(self, in_size: int) -> slice:
+        """The columns beside the image."""
+        n_pixels = self.shape[0] * self.shape[1] * self.shape[2]
+        return slice(0, in_size - n_pixels) if self.is_last else slice(n_pixels, in_size)
 
     def _features(self, x: Float[Array, "*n i"]) -> Float[Array, "*n j"]:
         rows = x.reshape(-1, x.shape[-1])
-        n_pixels = self.shape[0] * self.shape[1] * self.shape[2]
-        image = rows[:, :n_pixels].reshape(-1, *self.shape)
+        beside = self.other_columns(rows.shape[-1])
+        others = rows[:, beside]
+        image = rows[:, beside.stop :] if self.is_last else rows[:, : beside.start]
+        image = image.reshape(-1, *self.shape)
         for kernel, offset in zip(self.kernels, self.offsets, strict=True):
-            image = jax.lax.conv_general_dilated(
-                image, kernel, window_strides=(2, 2), padding="SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
-            image = jax.nn.relu(image + offset)
-        features = jnp.concatenate([image.reshape(len(rows), -1), rows[:, n_pixels:]], axis=-1)
+            image = jax.nn.relu(_patches(image) @ kernel + offset)
+        features = jnp.concatenate([image.reshape(len(rows), -1), others], axis=-1)
         return features.reshape(*x.shape[:-1], -1)
 
     def hidden(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n h"]:
@@ -335,3 +407,15 @@ class ImageNetwork(eqx.Module):
 
     def __call__(self, x: Float[Array, "*n i"], *, key: PRNGKeyArray | None = None) -> Float[Array, "*n o"]:
         return self.body(self._features(x), key=key)
+
+
+def _patches(image: Float[Array, "n h w i"]) -> Float[Array, "n h2 w2 j"]:
+    """3 x 3 patches at every second pixel, zero-padded: a convolution of stride 2 is a matrix product with them.
+
+    A stack of networks turns a convolution into a grouped one, for which the CPU backend has no fast code.
+    """
+    height, width = image.shape[1:3]
+    padded = jnp.pad(image, ((0, 0), (1, 1 + height % 2), (1, 1 + width % 2), (0, 0)))
+    rows, columns = -(-height // 2), -(-width // 2)
+    shifted = [padded[:, i : i + 2 * rows - 1 : 2, j : j + 2 * columns - 1 : 2] for i in range(3) for j in range(3)]
+    return jnp.concatenate(shifted, axis=-1)

@@ -8,9 +8,18 @@ saved.
 import dataclasses
 from typing import Any, Protocol
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from prudent.nn._networks import MLP, ImageNetwork, Network, Tabular, activation_function
+from prudent.nn._networks import (
+    MLP,
+    FeatureProduct,
+    ImageNetwork,
+    Network,
+    Tabular,
+    activation_function,
+)
 
 
 class NetworkSpec(Protocol):
@@ -68,29 +77,64 @@ class TabularSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
-    """Convolutional features of the first ``prod(shape)`` columns, joined with the remaining columns."""
+    """Convolutional features of the first or last ``prod(shape)`` columns, joined with the remaining columns.
+
+    ``place="last"`` suits a context that ends with an image: in ``IVRegression`` the context stands behind the action
+    and behind the instruments.
+    """
 
     shape: tuple[int, int, int] = (28, 28, 1)
     channels: tuple[int, ...] = (16, 32)
     widths: tuple[int, ...] = (128, 64)
     activation: str = "silu"
     dropout_rate: float = 0.1
+    place: str = "first"
 
     def __call__(self, in_size: int, out_size: int, *, key: PRNGKeyArray) -> Network:
         _check(self)
+        if self.place not in ("first", "last"):
+            raise ValueError(f"place must be 'first' or 'last', got {self.place!r}.")
         return ImageNetwork(
             in_size,
             out_size,
             self.shape,
             self.channels,
             self.widths,
+            is_last=self.place == "last",
             activation=self.activation,
             dropout_rate=self.dropout_rate,
             key=key,
         )
 
+    def image_columns(self, in_size: int) -> slice:
+        """Where the image stands among ``in_size`` columns."""
+        n_pixels = self.shape[0] * self.shape[1] * self.shape[2]
+        return slice(in_size - n_pixels, in_size) if self.place == "last" else slice(0, n_pixels)
 
-SPECS = {spec.__name__: spec for spec in (MLPSpec, TabularSpec, ImageSpec)}
+
+@dataclasses.dataclass(frozen=True)
+class ProductSpec:
+    """Products of learnt features of ``columns`` (by ``first``) with those of all other columns (by ``second``)."""
+
+    first: "MLPSpec | TabularSpec | ImageSpec"
+    second: "MLPSpec | TabularSpec | ImageSpec"
+    columns: tuple[int, ...]
+
+    def __call__(self, in_size: int, out_size: int, *, key: PRNGKeyArray) -> Network:
+        first_key, second_key = jax.random.split(key)
+        n_first, n_second = len(self.columns), in_size - len(self.columns)
+        product = FeatureProduct(
+            first=self.first(n_first, 1, key=first_key) if n_first else None,
+            second=self.second(n_second, 1, key=second_key) if n_second else None,
+            free_weight=jnp.zeros((0, out_size)),
+            columns=tuple(self.columns),
+            n_second=n_second,
+        )
+        width = jax.eval_shape(lambda: product.design(*product.features(jnp.zeros((1, in_size))))).shape[-1]
+        return dataclasses.replace(product, free_weight=jnp.zeros((width, out_size)))
+
+
+SPECS = {spec.__name__: spec for spec in (MLPSpec, TabularSpec, ImageSpec, ProductSpec)}
 
 
 def spec_to_json(spec: Any) -> dict[str, Any]:
@@ -100,13 +144,18 @@ def spec_to_json(spec: Any) -> dict[str, Any]:
             f"Only models with a network specification of prudent.nn ({', '.join(SPECS)}) can be saved, "
             f"got {type(spec).__name__}. Use one of these, or keep the fitted object in memory."
         )
-    return {"kind": type(spec).__name__, **dataclasses.asdict(spec)}
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    parts = {name: spec_to_json(v) if dataclasses.is_dataclass(v) else v for name, v in fields.items()}
+    return {"kind": type(spec).__name__, **parts}
 
 
 def spec_from_json(record: dict[str, Any]) -> NetworkSpec:
     """The specification that :func:`spec_to_json` wrote."""
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"}
-    return SPECS[record["kind"]](**fields)
+
+    def read(value: Any) -> Any:
+        return spec_from_json(value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
+
+    return SPECS[record["kind"]](**{name: read(value) for name, value in record.items() if name != "kind"})
 
 
 def _check(spec: Any) -> None:

@@ -4,6 +4,9 @@ The members of a stack have the same shape and share one data set, but each has 
 its own stopping time. One compiled program runs a chunk of optimiser steps for all members, evaluates them on their
 held-out rows and keeps the best weights of each. Its shape depends on the sizes of networks and batches, not on the
 learning rate, the schedule or (up to a bucket) the number of rows, so that most fits reuse a compiled program.
+
+A game of two networks is one network with two parts: its loss stops gradients so that each part sees its own
+objective, and the part called ``critic`` may have its own learning rate.
 """
 
 import dataclasses
@@ -23,6 +26,8 @@ from prudent.nn._cache import enable_compilation_cache
 
 # A loss maps (network, batch, key) to one value per row of the batch; key=None means evaluation.
 Loss = Callable[[Any, Any, Any], jax.Array]
+# Given the stack after a chunk and the numbers of its members: one held-out loss per member.
+Evaluate = Callable[[Any, np.ndarray], np.ndarray]
 
 _MIN_BUCKET = 512
 # Members per compiled program; a larger stack is fitted group by group, which costs the same on a CPU.
@@ -49,6 +54,11 @@ class TrainConfig:
         Steps between two evaluations on the held-out rows.
     clip_norm : float
         Gradients of a member are scaled down to this norm.
+    optimistic : bool
+        Optimistic Adam (Daskalakis et al., 2018): every update is corrected by its change since the last one, which
+        keeps a minimax game from cycling.
+    critic_rate : float
+        Factor on the learning rate of weights that belong to a part called ``critic``.
     """
 
     learning_rate: float = 2e-3
@@ -58,10 +68,12 @@ class TrainConfig:
     patience: int = 10
     evaluate_every: int = 50
     clip_norm: float = 5.0
+    optimistic: bool = False
+    critic_rate: float = 1.0
 
     def check(self) -> None:
         """Raise ``ValueError`` where a setting makes no sense."""
-        for name in ("learning_rate", "batch_size", "max_steps", "evaluate_every", "clip_norm"):
+        for name in ("learning_rate", "batch_size", "max_steps", "evaluate_every", "clip_norm", "critic_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"TrainConfig.{name} must be positive, got {getattr(self, name)!r}.")
         for name in ("weight_decay", "patience"):
@@ -133,7 +145,9 @@ def fit_stack(
     config: TrainConfig,
     *,
     seed: int,
+    learning_rate: np.ndarray | None = None,
     weight_decay: np.ndarray | None = None,
+    evaluate: Evaluate | None = None,
     progress: Progress | None = None,
     label: str = "training",
 ) -> tuple[Any, TrainLog]:
@@ -149,8 +163,11 @@ def fit_stack(
     data : pytree of arrays with one leading row axis
     train_rows, held_out_rows : one integer array per member
         With no held-out rows (empty arrays) the last weights are returned.
-    weight_decay : (members,) array, optional
-        One decay per member, in place of the one in ``config``: how candidates are compared in one program.
+    learning_rate, weight_decay : (members,) array, optional
+        One per member, in place of the one in ``config``: how candidates are compared in one program.
+    evaluate : callable, optional
+        ``evaluate(networks, members) -> (members,)``, called after every chunk, gives the held-out losses in place of
+        ``loss`` on the held-out rows: for what is no mean over rows, and for looking at the networks on the way.
     """
     config.check()
     enable_compilation_cache()
@@ -158,6 +175,7 @@ def fit_stack(
     if any(len(rows) == 0 for rows in train_rows):
         raise ValueError("Every member of a stack needs training rows, got one without. Check the split.")
     decay = np.broadcast_to(config.weight_decay if weight_decay is None else weight_decay, n_members)
+    rate = np.broadcast_to(config.learning_rate if learning_rate is None else learning_rate, n_members)
     data = _pad_to_bucket(data)
     n_groups = math.ceil(n_members / GROUP)
     task = (
@@ -176,7 +194,9 @@ def fit_stack(
             data,
             [train_rows[int(m)] for m in filled],
             [held_out_rows[int(m)] for m in filled],
+            rate[filled] / config.learning_rate,
             decay[filled],
+            None if evaluate is None else lambda stack, members=filled: evaluate(stack, members),
             config,
             seed + group,
             task,
@@ -199,36 +219,57 @@ def join_members(stacks: Sequence[Any]) -> Any:
 
 
 def _fit_group(
-    networks, loss, data, train_rows, held_out_rows, decay, config: TrainConfig, seed: int, task: Task | None
+    networks,
+    loss,
+    data,
+    train_rows,
+    held_out_rows,
+    rate_factor: np.ndarray,
+    decay: np.ndarray,
+    evaluate: Callable[[Any], np.ndarray] | None,
+    config: TrainConfig,
+    seed: int,
+    task: Task | None,
 ) -> tuple[Any, TrainLog]:
     rng = np.random.default_rng(seed)
     key = jax.random.key(int(rng.integers(2**31)))
     batches = _BatchSampler(train_rows, config.batch_size, rng)
     held_index, held_weight = _pad_rows(held_out_rows)
-    stopping = float(held_weight.sum()) > 0 and config.patience > 0
+    stopping = (evaluate is not None or float(held_weight.sum()) > 0) and config.patience > 0
 
-    params, static = eqx.partition(networks, eqx.is_inexact_array)
+    params, rest = eqx.partition(networks, eqx.is_inexact_array)
+    # What differs between members and is not trained, such as a dropout rate per candidate.
+    fixed, static = eqx.partition(rest, eqx.is_array)
+    adam = _adam(config.optimistic)
     # Strong types throughout: a weakly typed leaf would make the second chunk a different program.
-    state = jax.tree.map(lambda a: a.astype(a.dtype), _State.start(params, len(train_rows)))
+    state = jax.tree.map(lambda a: a.astype(a.dtype), _State.start(params, adam, len(train_rows)))
     chunk = min(config.evaluate_every, config.max_steps)
     n_chunks = math.ceil(config.max_steps / chunk)
+    patience = jnp.int32(config.patience if stopping else n_chunks + 1)
     steps, train_losses, held_losses = [], [], []
     for number in range(n_chunks):
         key, chunk_key = jax.random.split(key)
-        state, train_loss, held_loss = _run_chunk(
-            state,
+        params, moments, train_loss, held_loss = _run_chunk(
+            state.params,
+            state.moments,
+            fixed,
             static,
+            adam,
             loss,
             data,
             jnp.asarray(batches.draw(chunk)),
             jnp.asarray(learning_rates(config, number * chunk, chunk)),
+            jnp.asarray(rate_factor, jnp.float32),
             jnp.asarray(decay, jnp.float32),
             jnp.float32(config.clip_norm),
+            jnp.float32(config.critic_rate),
             held_index,
             held_weight,
-            jnp.int32(config.patience if stopping else n_chunks + 1),
             chunk_key,
         )
+        if evaluate is not None:
+            held_loss = jnp.asarray(evaluate(eqx.combine(params, fixed, static)), jnp.float32)
+        state = _keep_best(state, params, moments, held_loss, patience)
         steps.append((number + 1) * chunk)
         train_losses.append(np.asarray(train_loss))
         held_losses.append(np.asarray(held_loss))
@@ -242,7 +283,7 @@ def _fit_group(
         held_out_loss=np.array(held_losses),
         best_step=(np.asarray(state.best_chunk) + 1) * chunk,
     )
-    return eqx.combine(state.best if stopping else state.params, static), log
+    return eqx.combine(state.best if stopping else state.params, fixed, static), log
 
 
 class _State(eqx.Module):
@@ -257,10 +298,10 @@ class _State(eqx.Module):
     chunk: jax.Array
 
     @staticmethod
-    def start(params: Any, n_members: int) -> "_State":
+    def start(params: Any, adam: optax.GradientTransformation, n_members: int) -> "_State":
         return _State(
             params=params,
-            moments=jax.vmap(_adam().init)(params),
+            moments=jax.vmap(adam.init)(params),
             best=params,
             best_loss=jnp.full(n_members, jnp.inf, jnp.float32),
             best_chunk=jnp.zeros(n_members, jnp.int32),
@@ -279,48 +320,81 @@ def is_decayed(path: tuple, leaf: jax.Array) -> bool:
     return leaf.ndim > 1 and not name.startswith("free_")
 
 
+def is_critic(path: tuple) -> bool:
+    """Whether a leaf belongs to the part of a game that is called ``critic``."""
+    return any(getattr(part, "name", "") == "critic" for part in path)
+
+
 @functools.cache
-def _adam() -> optax.GradientTransformation:
+def _adam(optimistic: bool) -> optax.GradientTransformation:
+    # The memory of the published game is shorter: a critic that was right some steps ago is not right now.
+    if optimistic:
+        return optax.chain(optax.scale_by_adam(b1=0.5, b2=0.9), optax.scale_by_optimistic_gradient())
     return optax.scale_by_adam()
 
 
 @eqx.filter_jit
 def _run_chunk(
-    state, static, loss, data, index, rates, weight_decay, clip_norm, held_index, held_weight, patience, key
+    params,
+    moments,
+    fixed,
+    static,
+    adam,
+    loss,
+    data,
+    index,
+    rates,
+    rate_factor,
+    weight_decay,
+    clip_norm,
+    critic_rate,
+    held_index,
+    held_weight,
+    key,
 ):
     n_members = index.shape[1]
 
-    def member_loss(params, rows, member_key):
+    def member_loss(params, fixed, rows, member_key):
         batch = jax.tree.map(lambda a: a[rows], data)
-        return jnp.mean(loss(eqx.combine(params, static), batch, member_key))
+        return jnp.mean(loss(eqx.combine(params, fixed, static), batch, member_key))
 
-    def member_step(params, moments, rows, member_key, decay, rate):
-        value, grads = jax.value_and_grad(member_loss)(params, rows, member_key)
+    def member_step(params, moments, fixed, rows, member_key, decay, rate):
+        value, grads = jax.value_and_grad(member_loss)(params, fixed, rows, member_key)
         scale = jnp.minimum(1.0, clip_norm / (optax.tree.norm(grads) + 1e-12))
-        updates, moments = _adam().update(jax.tree.map(lambda g: g * scale, grads), moments)
-        params = jax.tree_util.tree_map_with_path(
-            lambda path, p, u: p - rate * (u + (decay * p if is_decayed(path, p) else 0.0)), params, updates
-        )
-        return params, moments, value
+        updates, moments = adam.update(jax.tree.map(lambda g: g * scale, grads), moments)
+
+        def stepped(path, p, u):
+            leaf_rate = rate * critic_rate if is_critic(path) else rate
+            return p - leaf_rate * (u + (decay * p if is_decayed(path, p) else 0.0))
+
+        return jax.tree_util.tree_map_with_path(stepped, params, updates), moments, value
 
     def step(carry, inputs):
         params, moments = carry
         rows, rate, step_key = inputs
         keys = jax.random.split(step_key, n_members)
-        params, moments, value = jax.vmap(member_step, in_axes=(0, 0, 0, 0, 0, None))(
-            params, moments, rows, keys, weight_decay, rate
+        params, moments, value = jax.vmap(member_step)(
+            params, moments, fixed, rows, keys, weight_decay, rate * rate_factor
         )
         return (params, moments), value
 
     keys = jax.random.split(key, index.shape[0])
-    (params, moments), values = jax.lax.scan(step, (state.params, state.moments), (index, rates, keys))
+    (params, moments), values = jax.lax.scan(step, (params, moments), (index, rates, keys))
 
-    def held_out_loss(member_params, rows, weight):
+    def held_out_loss(member_params, member_fixed, rows, weight):
         batch = jax.tree.map(lambda a: a[rows], data)
-        value = loss(eqx.combine(member_params, static), batch, None)
+        value = loss(eqx.combine(member_params, member_fixed, static), batch, None)
         return jnp.sum(value * weight) / jnp.maximum(jnp.sum(weight), 1.0)
 
-    held = jax.vmap(held_out_loss)(params, held_index, held_weight)
+    if held_index.shape[1] == 0:
+        held = jnp.zeros(n_members, jnp.float32)
+    else:
+        held = jax.vmap(held_out_loss)(params, fixed, held_index, held_weight)
+    return params, moments, jnp.mean(values, axis=0), held
+
+
+@jax.jit
+def _keep_best(state: _State, params, moments, held, patience) -> _State:
     # A member that has stopped stays stopped, whatever it does in the chunks that others still need.
     active = state.stale < patience
     better = active & (held < state.best_loss)
@@ -328,7 +402,7 @@ def _run_chunk(
     def keep(new, old):
         return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
-    state = _State(
+    return _State(
         params=params,
         moments=moments,
         best=jax.tree.map(keep, params, state.best),
@@ -337,7 +411,6 @@ def _run_chunk(
         stale=jnp.where(better, 0, state.stale + 1),
         chunk=state.chunk + 1,
     )
-    return state, jnp.mean(values, axis=0), held
 
 
 class _BatchSampler:
@@ -371,7 +444,8 @@ def _bucket(n: int) -> int:
 
 
 def _pad_rows(rows: Sequence[np.ndarray]) -> tuple[jax.Array, jax.Array]:
-    width = _bucket(max((len(r) for r in rows), default=0))
+    longest = max((len(r) for r in rows), default=0)
+    width = _bucket(longest) if longest else 0
     index = np.zeros((len(rows), width), np.int32)
     weight = np.zeros((len(rows), width), np.float32)
     for member, r in enumerate(rows):

@@ -12,7 +12,7 @@ How the published curves differ from these records:
   forth. With the discount gamma (1 - R) on rewarded steps (``discount_rewarded``), against the publication's own
   formula, the values are 0.66 and 0.58 and its plateaus come out: so its program seems to discount. `ltl/gate` has
   both.
-* KC in the office is at 1 when the published curve ends (a third of these steps) and falls afterwards: its rewards
+* KC in the office is at 0.97 when the published curve ends (a third of these steps) and at 0.92 later: its rewards
   depend on a counter that the Q table does not see, and a learning rate of 0.1 keeps that noise. With 0.02 it ends at 1
   (`ltl/office` has it too).
 

@@ -7,14 +7,11 @@ def run_cell(task: Task) -> dict[str, float]:
     """Fit a linear f; root mean squared error over the actions and contexts of a fixed fresh sample."""
     import numpy as np
 
-    from prudent import IVRegression, cmr, datasets, nn
+    from prudent import datasets, nn
+    from prudent.bench.experiments._iv import fit
 
-    settings = dict(task.settings)
-    estimator = getattr(cmr, settings.pop("estimator"))
-    if settings.pop("linear", False):
-        settings["network"] = nn.MLPSpec(widths=())
     data = datasets.make_linear_gaussian(int(task.point["n"]), seed=task.seed)
-    model = IVRegression(estimator(**settings), seed=task.seed).fit(**data.roles())
+    model, _ = fit(task, data, network=nn.MLPSpec(widths=()))
     # One evaluation sample for all cells, from a seed that no run uses.
     fresh = datasets.make_linear_gaussian(2000, seed=10**6)
     roles = fresh.roles()
@@ -35,15 +32,15 @@ rates = Experiment(
         Method(
             name="dml-cmr-linear",
             label="DML-CMR, linear f",
-            settings={"estimator": "DMLCMR", "n_folds": 5, "linear": True},
-            quick={"n_folds": 2, "n_repeats": 1},
+            settings={"estimator": "DMLCMR", "n_folds": 5},
+            quick={"n_folds": 2, "n_repeats": 1, "brief": True},
             seconds=20,
             quick_seconds=10,
         ),
     ),
     grid={"n": (500, 1000, 2000, 4000, 8000)},
-    runs=10,
+    runs=6,
     metrics=(Metric(name="rmse", label="RMSE of f", format=".4f", slope_over="n"),),
     figures=(Figure(kind="lines", x="n", y="rmse", log_x=True, log_y=True),),
-    quick=Quick(runs=2, grid={"n": (500, 2000)}),
+    quick=Quick(runs=1, grid={"n": (500, 2000)}),
 )

@@ -150,6 +150,96 @@ def role_from_array(title: str, value: Any) -> Role:
     return Role(title, tuple(Column(n, _levels(title, pd.Series(array[:, j]))) for j, n in enumerate(names)))
 
 
+def read_roles(
+    data: Any, given: Mapping[str, Any], titles: Mapping[str, str], required: Sequence[str]
+) -> tuple[dict[str, Role], dict[str, np.ndarray]]:
+    """Roles and encoded matrices of a frame with column names per role (``data``), or of arrays per role (None).
+
+    ``titles`` has the words for a role in messages; roles in ``required`` must be given.
+    """
+    for name in required:
+        if _is_absent(given[name]):
+            raise RoleError(f"{name} is missing. Name its column(s), or give an array.")
+    given = {name: value for name, value in given.items() if not _is_absent(value)}
+    roles: dict[str, Role] = {}
+    values: dict[str, Any] = {}
+    if data is None:
+        for name, value in given.items():
+            if isinstance(value, str):
+                raise RoleError(f"{name}={value!r} is a column name, but no data frame was given. Pass it first.")
+            frame = as_frame(value)
+            values[name] = value if frame is None else frame
+            roles[name] = (
+                role_from_array(titles[name], value)
+                if frame is None
+                else role_from_frame(titles[name], frame, list(frame.columns))
+            )
+    else:
+        frame = require_frame(data)
+        roles = {name: role_from_frame(titles[name], frame, columns) for name, columns in given.items()}
+        values = dict.fromkeys(roles, frame)
+        _check_distinct(roles)
+    matrices = {name: role.encode(values[name]) for name, role in roles.items()}
+    n = len(matrices["outcome"])
+    for name, matrix in matrices.items():
+        if len(matrix) != n:
+            raise DataError(f"{titles[name]} must have {n} rows like the outcome, got {len(matrix)}.")
+    return roles, matrices
+
+
+def read_groups(data: Any, groups: Any) -> Any:
+    """The unit of every row: a column of ``data`` if ``groups`` names one, else ``groups`` itself."""
+    if not isinstance(groups, str) or data is None:
+        return groups
+    frame = require_frame(data)
+    if groups not in frame.columns:
+        raise RoleError(f"Groups column {groups!r} is not in the data.")
+    return frame[groups].to_numpy()
+
+
+def check_varying(roles: Mapping[str, Role], matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
+    """Raise unless the outcome is numeric and the columns of the roles in ``names`` vary."""
+    if any(column.levels is not None for column in roles["outcome"].columns):
+        raise DataError(
+            f"Outcome must be numeric, got text or categories in {roles['outcome'].names}. Code it as numbers."
+        )
+    for name in names:
+        start = 0
+        for column in roles[name].columns:
+            block = matrices[name][:, start : start + column.width]
+            start += column.width
+            if np.all(block == block[0]):
+                raise DataError(
+                    f"{roles[name].title} column {column.name!r} is constant: data in which it never varies cannot "
+                    "answer the question. Drop it, or bring data in which it varies."
+                )
+
+
+def require_frame(data: Any) -> pd.DataFrame:
+    """``data`` as a pandas frame, or an error."""
+    frame = as_frame(data)
+    if frame is None:
+        raise TypeError(
+            f"data must be a pandas or polars frame, got {type(data).__name__}. Pass arrays by role instead."
+        )
+    return frame
+
+
+def _is_absent(value: Any) -> bool:
+    return value is None or (isinstance(value, Sequence) and len(value) == 0)
+
+
+def _check_distinct(roles: Mapping[str, Role]) -> None:
+    seen: dict[str, str] = {}
+    for name, role in roles.items():
+        for column in role.names:
+            if column in seen:
+                raise RoleError(
+                    f"Column {column!r} has two roles, {seen[column]} and {name}. Give every column one role."
+                )
+            seen[column] = name
+
+
 def _from_sequence(title: str, value: Sequence) -> np.ndarray:
     try:
         return np.asarray(value)

@@ -1,0 +1,158 @@
+"""Policies: a design whose best action depends on the context, and bandits that ignore the instrument."""
+
+from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
+from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, QUICK_METHODS, by, fit
+
+_MODULE = "prudent.bench.experiments.iv_policies"
+_SIZES = (1000, 2000, 5000, 10000)
+
+
+def _bandit(name: str, seconds: float, **quick: int) -> Method:
+    return Method(
+        name=name.lower(), label=name, settings={"bandit": name}, quick=quick, seconds=seconds, quick_seconds=8
+    )
+
+
+_BANDITS = (
+    _bandit("LinLCB", 1),
+    _bandit("KernLCB", 15, max_rows=200),
+    _bandit("NeuraLCB", 20, n_steps=300),
+    _bandit("NeuralLinLCB", 40, n_steps=300),
+    _bandit("NeuralLinGreedy", 40, n_steps=300),
+)
+_RANDOM = Method(name="random", label="random action", settings={"bandit": "random"}, seconds=1, quick_seconds=1)
+
+
+def run_context(task: Task) -> dict[str, float]:
+    """Learn a policy from n rows of the pricing design; what it loses in fresh contexts, and in wealthier ones."""
+    from prudent import datasets
+
+    data = datasets.make_pricing(int(task.point["n"]), seed=task.seed)
+    act, seconds = _policy(task, data)
+    result = {"fit_seconds": seconds}
+    for end, shifted in (("", False), ("_ood", True)):
+        result[f"suboptimality{end}"] = _loss(act, data, task, shifted).value
+    return result
+
+
+def run_bandit(task: Task) -> dict[str, float]:
+    """Learn a policy from n rows of the demand design; its true sales in fresh contexts."""
+    from prudent import datasets
+
+    data = datasets.make_demand(int(task.point["n"]), seed=task.seed)
+    act, seconds = _policy(task, data)
+    judged = _loss(act, data, task, False)
+    return {"reward": judged.reward, "suboptimality": judged.value, "fit_seconds": seconds}
+
+
+def _loss(act, data, task: Task, shifted: bool):
+    from prudent.iv import suboptimality
+
+    contexts = data.contexts(int(task.budget["contexts"]), seed=CONTEXT_SEED, shifted=shifted)
+    return suboptimality(act, data, contexts, actions=data.action_range)
+
+
+def _policy(task: Task, data):
+    """The learnt policy as a function of contexts, and the seconds of the fit.
+
+    Bandits get the instrument as one more context (as in the thesis), in new contexts a fresh draw of it.
+    """
+    import time
+
+    import numpy as np
+
+    from prudent import iv
+
+    settings = dict(task.settings)
+    name = settings.pop("bandit", None)
+    low, high = data.action_range
+    rng = np.random.default_rng(task.seed)
+    if name is None:
+        model, seconds = fit(task, data)
+        return model.policy(data.action_range), seconds
+    if name == "random":
+        return lambda contexts: rng.uniform(low, high, len(contexts)), 0.0
+    start = time.perf_counter()
+    bandit = getattr(iv, name)(**settings, seed=task.seed).fit(**data.roles(), actions=(low, high))
+
+    def act(contexts: np.ndarray) -> np.ndarray:
+        # In both designs the instrument is N(0, 1), independent of the context.
+        return bandit.act(contexts, rng.standard_normal((len(contexts), 1)))
+
+    return act, time.perf_counter() - start
+
+
+def _by_size(*values: float) -> dict[str, float]:
+    return by("n", _SIZES, values)
+
+
+context = Experiment(
+    name="iv/context",
+    title="A best action that depends on the context",
+    protocol=(
+        "the pricing design of prudent.datasets; what the policy over prices in [-3, 3] loses against the best price "
+        "of every context, in 2,000 fresh contexts and in 2,000 that are wealthier than the data."
+    ),
+    run_cell=f"{_MODULE}:run_context",
+    methods=(*ESTIMATORS.values(), *_BANDITS, _RANDOM),
+    grid={"n": _SIZES},
+    runs=20,
+    budget={"contexts": 2000},
+    metrics=(
+        Metric(name="suboptimality", label="suboptimality", better="lower", format=".3f"),
+        Metric(name="suboptimality_ood", label="suboptimality, out of distribution", better="lower", format=".3f"),
+        Metric(name="fit_seconds", label="fit, seconds", format=".1f"),
+    ),
+    references=(
+        Reference(
+            label="limit of a regression that ignores the instrument",
+            metric="suboptimality",
+            values=_by_size(*[0.916] * 4),
+            source="closed form, see prudent.datasets.make_pricing",
+        ),
+        Reference(
+            label="best constant price",
+            metric="suboptimality",
+            values=_by_size(*[0.87] * 4),
+            source="closed form, see prudent.datasets.make_pricing",
+        ),
+        Reference(
+            label="below the best constant price",
+            metric="suboptimality",
+            values=_by_size(*[0.87] * 4),
+            method="dml-cmr",
+            role="target",
+        ),
+    ),
+    figures=(Figure(kind="lines", x="n", y="suboptimality", log_x=True, log_y=True),),
+    quick=Quick(runs=1, grid={"n": (1000,)}, budget={"contexts": 300}, methods=(*QUICK_METHODS, "linlcb", "random")),
+)
+
+bandit = Experiment(
+    name="iv/bandit",
+    title="Offline bandits without instruments on demand",
+    protocol=(
+        "the demand design; bandits see context and instrument and choose among 20 prices in [-3, 3]; true sales under "
+        "the policy in 10,000 fresh contexts."
+    ),
+    run_cell=f"{_MODULE}:run_bandit",
+    methods=(*_BANDITS, _RANDOM, ESTIMATORS["dml-cmr"]),
+    grid={"n": (1000, 5000)},
+    runs=20,
+    budget={"contexts": 10_000},
+    metrics=(
+        Metric(name="reward", label="reward", better="higher", format=".3f"),
+        Metric(name="suboptimality", label="suboptimality", better="lower", format=".3f"),
+        Metric(name="fit_seconds", label="fit, seconds", format=".1f"),
+    ),
+    references=(
+        Reference(
+            label="optimum",
+            metric="reward",
+            values=by("n", (1000, 5000), (0.748, 0.748)),
+            source="the lowest price in every context",
+        ),
+    ),
+    figures=(Figure(kind="boxes", x="n", y="reward"),),
+    quick=Quick(runs=1, grid={"n": (1000,)}, budget={"contexts": 300}, methods=("linlcb", "kernlcb", "random")),
+)

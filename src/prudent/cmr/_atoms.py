@@ -1,0 +1,145 @@
+"""The law of X given C without networks: levels with probabilities, and a mean plus scaled residuals.
+
+Discrete columns have a probability for each of their joint levels. Continuous columns are mean(c, level) + scale(c)
+times a residual; the residuals are those of the data, jointly over columns, so no shape is assumed. Means,
+probabilities and scales are predicted for every row by models that have not seen it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from prudent.cmr._arrays import Matrix
+from prudent.cmr._base import regress_out_of_fold
+from prudent.cmr._folds import cross_fit_folds
+from prudent.errors import DataError
+
+# Residuals that stand for their law: quantiles of one column, draws of several.
+N_QUANTILES, N_DRAWS = 16, 48
+MAX_LEVELS = 50
+# Permutations of the instruments that measure their strength.
+N_PERMUTATIONS = 5
+
+Regress = Callable[[Matrix, Matrix, list[np.ndarray]], Callable[[Matrix], Matrix]]
+"""regress(inputs, target, folds) -> predict(inputs), where row i is predicted without the fold that holds it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Atoms:
+    """E[f(X) | c_i] = sum_q weight[i, q] f(value[i, q]); ``without`` is the mean when the instruments say nothing."""
+
+    value: np.ndarray
+    weight: np.ndarray
+    without: Matrix
+
+    def mean(self) -> Matrix:
+        """Conditional mean of every column."""
+        return np.einsum("nq,nqd->nd", self.weight, self.value)
+
+    def variance(self) -> Matrix:
+        """Conditional variance of every column."""
+        return np.einsum("nq,nqd->nd", self.weight, (self.value - self.mean()[:, None]) ** 2)
+
+
+def fit_atoms(
+    x: Matrix,
+    c: Matrix,
+    folds: list[np.ndarray],
+    regress: Regress,
+    *,
+    discrete: list[int],
+    instruments: list[int],
+    groups: np.ndarray | None,
+    rng: np.random.Generator,
+) -> Atoms:
+    """The law of the modelled columns ``x`` given ``c``.
+
+    Parameters
+    ----------
+    regress : callable
+        ``regress(inputs, target, folds)`` gives a function that predicts row i of its argument without having seen
+        the fold of row i. It is called for means and probabilities.
+    discrete, instruments : list of int
+        Discrete columns of ``x``; columns of ``c`` that are not in the function's arguments.
+    """
+    n = len(x)
+    if x.shape[1] == 0:
+        return Atoms(np.zeros((n, 1, 0)), np.ones((n, 1)), np.zeros((n, 0)))
+    continuous = [j for j in range(x.shape[1]) if j not in discrete]
+    permuted = [_permute(c, instruments, rng) for _ in range(N_PERMUTATIONS)]
+    without = np.zeros_like(x)
+    levels, level, probability = np.zeros((1, 0)), np.zeros(n, dtype=int), np.ones((n, 1))
+    if discrete:
+        levels, level = np.unique(x[:, discrete], axis=0, return_inverse=True)
+        level = level.reshape(-1)
+        if len(levels) > MAX_LEVELS:
+            raise DataError(
+                f"The discrete columns of x have {len(levels)} joint levels, more than {MAX_LEVELS}. Merge rare "
+                "levels, or name fewer columns in discrete."
+            )
+        predict = regress(c, np.eye(len(levels))[level], folds)
+        probability = _simplex(predict(c))
+        without[:, discrete] = np.mean([_simplex(predict(other)) for other in permuted], axis=0) @ levels
+    if not continuous:
+        value = np.broadcast_to(levels[None], (n, *levels.shape))
+        return Atoms(value, probability, without)
+
+    indicator = np.eye(len(levels)) if discrete else np.zeros((1, 0))
+    given = np.hstack([c, indicator[level]])
+    target = x[:, continuous]
+    # With one fold the means are fitted to the rows themselves and their residuals would be too small.
+    apart = folds if len(folds) > 1 else cross_fit_folds(n, 2, rng, groups)
+    predict_apart = regress(given, target, apart)
+    residual = target - predict_apart(given)
+    predict = predict_apart if apart is folds else regress(given, target, folds)
+    scale = _scales(residual, given, groups, rng)
+    ratio = residual / scale
+    if len(continuous) == 1:
+        nodes = np.quantile(ratio, (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES, axis=0)
+        # Mid-point quantiles cut the tails: give back the variance that E[f(X)|c] depends on.
+        nodes = ratio.mean() + (nodes - nodes.mean()) * ratio.std() / max(nodes.std(), 1e-300)
+    else:
+        nodes = ratio[rng.choice(n, N_DRAWS, replace=n < N_DRAWS)]
+        nodes = ratio.mean(axis=0) + (nodes - nodes.mean(axis=0))
+    values = []
+    for number in range(len(levels)):
+        at_level = np.hstack([c, np.broadcast_to(indicator[number], (n, indicator.shape[1]))])
+        value = np.empty((n, len(nodes), x.shape[1]))
+        value[:, :, discrete] = levels[number]
+        value[:, :, continuous] = predict(at_level)[:, None] + scale[:, None] * nodes
+        values.append(value)
+    for other in permuted:
+        without[:, continuous] += predict(np.hstack([other, indicator[level]])) / len(permuted)
+    weight = np.repeat(probability / len(nodes), len(nodes), axis=1)
+    return Atoms(np.concatenate(values, axis=1), weight, without)
+
+
+def _scales(residual: Matrix, given: Matrix, groups: np.ndarray | None, rng: np.random.Generator) -> Matrix:
+    """Scale of the residuals of every row: one number, or a regression of their size if that fits unseen rows better.
+
+    Scales are judged by the likelihood of the residuals under normal laws, out of fold.
+    """
+    size = np.abs(residual)
+    constant = np.broadcast_to(size.mean(axis=0), size.shape)
+    fitted = regress_out_of_fold(size, given, seed=int(rng.integers(2**31)), groups=groups)
+    varying = np.clip(fitted, 0.2 * constant, 5 * constant)
+
+    def misfit(scale: Matrix) -> np.ndarray:
+        # For a normal law E|r| = sd sqrt(2 / pi).
+        variance = scale**2 * np.pi / 2
+        return np.sum(residual**2 / variance + np.log(variance), axis=1)
+
+    gain = misfit(constant) - misfit(varying)
+    return varying if gain.mean() > 2 * gain.std() / np.sqrt(len(gain)) else np.array(constant)
+
+
+def _simplex(probability: Matrix) -> Matrix:
+    probability = np.clip(probability, 1e-6, None)
+    return probability / probability.sum(axis=1, keepdims=True)
+
+
+def _permute(c: Matrix, instruments: list[int], rng: np.random.Generator) -> Matrix:
+    copy = c.copy()
+    copy[:, instruments] = c[rng.permutation(len(c))][:, instruments]
+    return copy

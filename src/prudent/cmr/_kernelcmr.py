@@ -1,0 +1,243 @@
+"""KernelCMR: DML-CMR in closed form, with Gaussian-process nuisances and a function in an RKHS.
+
+s(c) = E[Y|c] and the law of X given c come from cross-fitted Gaussian processes; f minimises
+sum_i (s(c_i) - E_i[f(X)])^2 + penalty |f|^2 over an RKHS. Kernel parameters maximise a marginal likelihood, the
+penalty is chosen on held-out moments. Everything is linear algebra: no step size, no epochs.
+"""
+
+import dataclasses
+from typing import Any, Self
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from prudent._progress import Progress
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix
+from prudent.cmr._atoms import Atoms, fit_atoms
+from prudent.cmr._base import MomentError, MomentEstimator, residual_moment
+from prudent.cmr._dmlcmr import Strength, partial_strength
+from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._gp import (
+    GaussianProcess,
+    Layout,
+    ProductKernel,
+    column_scaler,
+    landmark_map,
+    ridge,
+    standard,
+    tune_kernel,
+)
+from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
+
+# Multiples of the tuned noise variance that the held-out moments choose from.
+PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
+MAX_TRIALS = 10
+SCORES = ("orthogonal", "outcome")
+PREDICT_BLOCK = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelReport:
+    """Facts about a fit: nuisances out of fold, strength of C for the modelled columns, the chosen penalty."""
+
+    n_rows: int
+    n_folds: int
+    outcome_r2: tuple[float, ...]
+    modelled_r2: tuple[float, ...]
+    modelled: tuple[int, ...]
+    strength: tuple[Strength, ...]
+    moment: MomentError | None
+    moment_of_mean: MomentError
+    discrete: tuple[int, ...]
+    penalty: float
+
+
+class KernelCMR(MomentEstimator):
+    """Closed-form, cross-fitted estimator of f in E[Y - f(X) | C] = 0.
+
+    Parameters
+    ----------
+    n_folds : int, default=10
+        Cross-fitting folds. 1 uses nuisances that have seen every row.
+    score : {"orthogonal", "outcome"}
+        What E[f(X)|c] is matched with: the learnt s(c), or the outcome itself.
+    n_landmarks : int, default=1000
+        Rows that carry the functions (Nystroem); all rows when there are fewer.
+    discrete : "auto" or sequence of int
+        Which columns of x are discrete. "auto": at most 10 values, each seen twice or more.
+    show_progress : bool, optional
+        Progress bars on standard error; by default only on a terminal.
+
+    Attributes
+    ----------
+    kernel_ : ProductKernel
+        Kernel of f, in standard units.
+    report_ : KernelReport
+        Facts about the fit.
+    """
+
+    def __init__(
+        self,
+        n_folds: int = 10,
+        *,
+        score: str = "orthogonal",
+        n_landmarks: int = 1000,
+        discrete: Any = "auto",
+        show_progress: bool | None = None,
+    ):
+        self.n_folds = n_folds
+        self.score = score
+        self.n_landmarks = n_landmarks
+        self.discrete = discrete
+        self.show_progress = show_progress
+
+    def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
+        """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
+        check_count("n_folds", self.n_folds)
+        check_count("n_landmarks", self.n_landmarks, 10)
+        check_choice("score", self.score, SCORES)
+        problem = Problem.of("KernelCMR", y, x, c, seed=seed, groups=groups)
+        discrete = problem.discrete(self.discrete)
+        rng = np.random.default_rng(seed)
+        folds = cross_fit_folds(len(problem.x), self.n_folds, rng, problem.groups)
+        with Progress(self.show_progress) as progress, threadpool_limits(1):
+            task = progress.start("kernel CMR", 3)
+            outcome = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
+            outcome.prepare(problem.c, problem.y)
+            by_fold = [outcome.predict(outcome.design, w) for w in outcome.coefficients(folds)]
+            s = np.empty_like(problem.y)
+            for rows, guess in zip(folds, by_fold, strict=True):
+                s[rows] = guess[rows]
+            task.advance("outcome")
+            modelled = problem.x[:, problem.modelled]
+            atoms = fit_atoms(
+                modelled,
+                problem.c,
+                folds,
+                self._regression(problem, rng),
+                discrete=discrete,
+                instruments=problem.instruments,
+                groups=problem.groups,
+                rng=rng,
+            )
+            task.advance("action")
+            penalty = self._fit_function(problem, s, by_fold, atoms, folds, rng)
+            task.advance("function")
+            of_mean = residual_moment(problem.y - problem.y.mean(axis=0), problem.c, seed=seed, groups=problem.groups)
+        mean = atoms.mean()
+        self.report_ = KernelReport(
+            n_rows=len(problem.x),
+            n_folds=self.n_folds,
+            outcome_r2=r_squared(problem.y, s),
+            modelled_r2=r_squared(modelled, mean),
+            modelled=tuple(problem.modelled),
+            strength=tuple(partial_strength(*parts) for parts in zip(modelled.T, mean.T, atoms.without.T, strict=True)),
+            moment=None,
+            moment_of_mean=of_mean,
+            discrete=tuple(problem.modelled[p] for p in discrete),
+            penalty=penalty,
+        )
+        return self
+
+    def predict(self, x: Any) -> np.ndarray:
+        """f(x), shape (n, outcomes), in the units of y."""
+        self._check_fitted("kernel_")
+        u = standard(self.x_scaler_, as_matrix("x", x, n_columns=len(self.x_scaler_.mean)))
+        parts = np.array_split(u, -(-len(u) // PREDICT_BLOCK))
+        values = np.vstack([self.kernel_.between(part, self.landmarks_) @ self.weights_ for part in parts])
+        return self.y_scaler_.back(values)
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
+        self._check_fitted("kernel_")
+        record = {
+            "kind": type(self).__name__,
+            "params": simple_params(self.get_params()),
+            "layout": self.kernel_.layout.to_json(),
+        }
+        arrays = {"theta": self.kernel_.theta, "landmarks": self.landmarks_, "weights": self.weights_}
+        for name, scaler in (("x", self.x_scaler_), ("y", self.y_scaler_)):
+            arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
+        return record, arrays
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "KernelCMR":
+        """Rebuild a fitted estimator; it predicts, but its nuisances and report are not kept."""
+        model = cls(**params_from_json(record["params"]))
+        model.kernel_ = ProductKernel(Layout.from_json(record["layout"]), arrays["theta"])
+        model.landmarks_, model.weights_ = arrays["landmarks"], arrays["weights"]
+        model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")
+        return model
+
+    def _regression(self, problem: Problem, rng: np.random.Generator):
+        """A cross-fitted regression by Gaussian processes, as :func:`fit_atoms` wants it."""
+
+        def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray]):
+            # The levels of a discrete action share a kernel; every continuous action has its own.
+            joint = target.shape[1] if np.isin(target, (0.0, 1.0)).all() else 1
+            fitted = []
+            for start in range(0, target.shape[1], joint):
+                model = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
+                model.prepare(inputs, target[:, start : start + joint])
+                fitted.append((model, model.coefficients(folds)))
+
+            def predict(at: Matrix) -> Matrix:
+                result = np.empty((len(at), target.shape[1]))
+                for number, (model, coefficients) in enumerate(fitted):
+                    features = model.design if at is inputs else model.features(at)
+                    for rows, w in zip(folds, coefficients, strict=True):
+                        columns = slice(number * joint, (number + 1) * joint)
+                        result[rows, columns] = model.predict(features[rows], w)
+                return result
+
+            return predict
+
+        return regress
+
+    def _fit_function(
+        self,
+        problem: Problem,
+        s: Matrix,
+        by_fold: list[Matrix],
+        atoms: Atoms,
+        folds: list[np.ndarray],
+        rng: np.random.Generator,
+    ) -> float:
+        """The second stage; returns the chosen penalty as a multiple of the noise variance."""
+        self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
+        u = standard(self.x_scaler_, problem.x)
+        y = standard(self.y_scaler_, problem.y)
+        front = list(problem.modelled)
+        scaler = Scaler(self.x_scaler_.mean[front], self.x_scaler_.scale[front])
+        law = Atoms(standard(scaler, atoms.value), atoms.weight, atoms.without)
+        layout = Layout.of(problem.x, front)
+        self.kernel_ = tune_kernel(layout, u, law.mean(), law.variance(), y, rng=rng)
+        self.landmarks_ = u[rng.permutation(len(u))[: self.n_landmarks]]
+        whiten = landmark_map(self.kernel_, self.landmarks_)
+        design = self.kernel_.mean_between(law.value, law.weight, u, self.landmarks_) @ whiten
+        gram = design.T @ design
+        if len(folds) > 1 and self.score == "orthogonal":
+            # Rows outside a fold are matched with the s of that fold, which has not seen the outcomes held out in it;
+            # their own s has, and would favour small penalties.
+            trials = [(rows, standard(self.y_scaler_, guess)) for rows, guess in zip(folds, by_fold, strict=True)]
+        else:
+            trials = [(rows, y) for rows in problem.inner_folds(5, rng)]
+        held_out = np.zeros(len(PENALTIES))
+        for rows, target in trials[:MAX_TRIALS]:
+            inside = design[rows]
+            outer_gram = gram - inside.T @ inside
+            outer_moment = design.T @ target - inside.T @ target[rows]
+            for number, factor in enumerate(PENALTIES):
+                w = ridge(outer_gram, outer_moment, factor * self.kernel_.noise)
+                # The noise of the held-out outcomes adds the same constant for every penalty.
+                held_out[number] += np.sum((y[rows] - inside @ w) ** 2)
+        factor = float(PENALTIES[np.argmin(held_out)])
+        target = standard(self.y_scaler_, s) if self.score == "orthogonal" else y
+        self.weights_ = whiten @ ridge(gram, design.T @ target, factor * self.kernel_.noise)
+        return factor
+
+
+def r_squared(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
+    """Share of the variance of each column that a prediction explains."""
+    spread = np.maximum(actual.var(axis=0), 1e-300)
+    return tuple(float(v) for v in 1 - np.mean((actual - predicted) ** 2, axis=0) / spread)

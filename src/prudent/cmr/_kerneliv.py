@@ -1,0 +1,347 @@
+"""Kernel instrumental-variable regression (Singh, Sahani and Gretton, 2019), exact or with random features.
+
+Half of the rows learn the conditional mean embedding of the modelled columns given C by ridge regression; the other
+half learn f by ridge regression of Y on the embedded kernel. Each penalty is chosen on the half that its stage did not
+use. With a product kernel the columns of X that stand in C keep their own kernel and need no embedding.
+"""
+
+import dataclasses
+from typing import Any, Self
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, eigh
+from threadpoolctl import threadpool_limits
+
+from prudent._progress import Progress
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix
+from prudent.cmr._base import MomentEstimator
+from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._gp import Layout, column_scaler, distances, standard
+from prudent.cmr._problem import Problem, check_choice, check_count, check_positive, simple_params
+
+FEATURES = ("auto", "exact", "random")
+BANDWIDTHS = ("median", "tuned")
+# Exact solutions cost the cube of the rows.
+MAX_EXACT = 2000
+PENALTIES = 10.0 ** np.arange(-7.0, 0.6, 0.5)
+# Factors on the median bandwidths, tried one group of columns after the other. What varies quickly in an action leaves
+# next to no trace in its mean given C: held-out moments cannot judge narrow kernels there.
+FACTORS, ACTION_FACTORS = (0.25, 0.5, 2.0, 4.0), (2.0, 4.0)
+# A smaller gain is noise.
+MIN_GAIN = 0.005
+PILOT_ROWS, PILOT_FEATURES = 2000, 300
+MEDIAN_ROWS = 500
+PREDICT_BLOCK = 4000
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelIVReport:
+    """Chosen penalties (first and second stage), bandwidths of the columns in raw units, and held-out losses."""
+
+    features: str
+    first_penalty: float
+    second_penalty: float
+    x_bandwidths: tuple[float, ...]
+    c_bandwidths: tuple[float, ...]
+    first_loss: float
+    second_loss: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Halves:
+    """Both halves in standard units: actions, known columns, C and outcome; and the scales of the columns."""
+
+    action: tuple[Matrix, Matrix]
+    known: tuple[Matrix, Matrix]
+    c: tuple[Matrix, Matrix]
+    y: tuple[Matrix, Matrix]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Solution:
+    """Arrays for prediction, the penalties, and the held-out losses of both stages."""
+
+    arrays: dict[str, np.ndarray]
+    penalties: tuple[float, float]
+    losses: tuple[float, float]
+
+
+class KernelIV(MomentEstimator):
+    """Two-stage kernel ridge regression for E[Y - f(X) | C] = 0.
+
+    Parameters
+    ----------
+    features : {"auto", "exact", "random"}
+        Exact kernels (cost n^3), or random Fourier features (cost n). "auto": exact up to 2000 rows.
+    n_features : int, default=800
+        Random features of each stage.
+    bandwidth : {"tuned", "median"}
+        Median distance of every column (or category), or that median times a factor chosen on held-out moments.
+    first_penalty, second_penalty : float, optional
+        Ridge parameters per row of the two stages. By default each is chosen on the half its stage did not use.
+    show_progress : bool, optional
+        Progress bars on standard error; by default only on a terminal.
+
+    Attributes
+    ----------
+    report_ : KernelIVReport
+        Penalties, bandwidths and held-out losses.
+    """
+
+    def __init__(
+        self,
+        features: str = "auto",
+        *,
+        n_features: int = 800,
+        bandwidth: str = "tuned",
+        first_penalty: float | None = None,
+        second_penalty: float | None = None,
+        show_progress: bool | None = None,
+    ):
+        self.features = features
+        self.n_features = n_features
+        self.bandwidth = bandwidth
+        self.first_penalty = first_penalty
+        self.second_penalty = second_penalty
+        self.show_progress = show_progress
+
+    def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
+        """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
+        check_choice("features", self.features, FEATURES)
+        check_choice("bandwidth", self.bandwidth, BANDWIDTHS)
+        check_count("n_features", self.n_features, 10)
+        for name in ("first_penalty", "second_penalty"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        problem = Problem.of("KernelIV", y, x, c, seed=seed, groups=groups)
+        rng = np.random.default_rng(seed)
+        halves = cross_fit_folds(len(problem.x), 2, rng, problem.groups)
+        self.modelled_, self.known_ = list(problem.modelled), list(problem.known)
+        self.y_scaler_ = Scaler.of(problem.y)
+        x_scaler, c_scaler = column_scaler(problem.x), column_scaler(problem.c)
+        u, v = standard(x_scaler, problem.x), standard(c_scaler, problem.c)
+        x_groups, c_groups = _groups(problem.x), _groups(problem.c)
+        x_scale, c_scale = _medians(u, x_groups, rng), _medians(v, c_groups, rng)
+        target = standard(self.y_scaler_, problem.y)
+
+        def cut(rows: list[np.ndarray], x_scale: np.ndarray, c_scale: np.ndarray) -> _Halves:
+            w, z = u / x_scale, v / c_scale
+            return _Halves(
+                action=(w[rows[0]][:, problem.modelled], w[rows[1]][:, problem.modelled]),
+                known=(w[rows[0]][:, problem.known], w[rows[1]][:, problem.known]),
+                c=(z[rows[0]], z[rows[1]]),
+                y=(target[rows[0]], target[rows[1]]),
+            )
+
+        # One thread: the matrices are small, and results must not depend on how many cores there are.
+        with Progress(self.show_progress) as progress, threadpool_limits(1):
+            if self.bandwidth == "tuned":
+                pilot = [rng.permutation(rows)[: PILOT_ROWS // 2] for rows in halves]
+                x_scale, c_scale = self._tune(cut, pilot, (x_scale, x_groups), (c_scale, c_groups), seed, progress)
+            kind = self.features
+            if kind == "auto":
+                kind = "exact" if len(u) <= MAX_EXACT else "random"
+            data = cut(halves, x_scale, c_scale)
+            solution = self._exact(data) if kind == "exact" else self._random(data, self.n_features, seed)
+        self.kind_, self.arrays_ = kind, solution.arrays
+        self.x_scaler_ = Scaler(x_scaler.mean, x_scaler.scale * x_scale)
+        self.report_ = KernelIVReport(
+            features=kind,
+            first_penalty=solution.penalties[0],
+            second_penalty=solution.penalties[1],
+            x_bandwidths=tuple(float(b) for b in self.x_scaler_.scale),
+            c_bandwidths=tuple(float(b) for b in c_scaler.scale * c_scale),
+            first_loss=solution.losses[0],
+            second_loss=solution.losses[1],
+        )
+        return self
+
+    def predict(self, x: Any) -> np.ndarray:
+        """f(x), shape (n, outcomes), in the units of y."""
+        self._check_fitted("arrays_")
+        u = standard(self.x_scaler_, as_matrix("x", x, n_columns=len(self.x_scaler_.mean)))
+        parts = np.array_split(u, -(-len(u) // PREDICT_BLOCK))
+        return self.y_scaler_.back(np.vstack([self._values(part) for part in parts]))
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
+        self._check_fitted("arrays_")
+        record = {
+            "kind": type(self).__name__,
+            "params": simple_params(self.get_params()),
+            "features": self.kind_,
+            "modelled": self.modelled_,
+            "known": self.known_,
+        }
+        arrays = {f"function.{name}": array for name, array in self.arrays_.items()}
+        for name, scaler in (("x", self.x_scaler_), ("y", self.y_scaler_)):
+            arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
+        return record, arrays
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "KernelIV":
+        """Rebuild a fitted estimator; it predicts, but its report is not kept."""
+        model = cls(**record["params"])
+        model.kind_, model.modelled_, model.known_ = record["features"], record["modelled"], record["known"]
+        model.arrays_ = {name[9:]: array for name, array in arrays.items() if name.startswith("function.")}
+        model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")
+        return model
+
+    def _values(self, u: Matrix) -> np.ndarray:
+        arrays = self.arrays_
+        action, known = u[:, self.modelled_], u[:, self.known_]
+        if self.kind_ == "random":
+            phase = action @ arrays["action_frequency"] + known @ arrays["known_frequency"] + arrays["phase"]
+            return np.cos(phase) @ arrays["weights"]
+        # f(a, k) = sum_j beta_j embedding_j(a) kernel(k, k_j)
+        embedded = _gaussian(action, arrays["action"]) @ arrays["embedding"] if self.modelled_ else 1.0
+        return (embedded * _gaussian(known, arrays["known"])) @ arrays["weights"]
+
+    def _tune(self, cut, rows, x_start, c_start, seed, progress) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinate search over factors of the bandwidths: of C by the first stage's loss, of X by the second's."""
+        (x_scale, x_groups), (c_scale, c_groups) = x_start, c_start
+        x_scale, c_scale = x_scale.copy(), c_scale.copy()
+        task = progress.start("bandwidths", 2 + len(FACTORS) * (len(c_groups) + len(x_groups)))
+
+        def losses() -> tuple[float, float]:
+            task.advance()
+            return self._random(cut(rows, x_scale, c_scale), PILOT_FEATURES, seed).losses
+
+        best = losses()
+        for scale, groups, which in ((c_scale, c_groups, 0), (x_scale, x_groups, 1)):
+            for group in groups:
+                columns, start, chosen = list(group), scale[list(group)].copy(), 1.0
+                is_action = which == 1 and any(j in self.modelled_ for j in columns)
+                for factor in ACTION_FACTORS if is_action else FACTORS:
+                    scale[columns] = factor * start
+                    found = losses()
+                    if found[which] < (1 - MIN_GAIN) * best[which]:
+                        best, chosen = found, factor
+                scale[columns] = chosen * start
+            # A change of the first kernel changes the second stage's loss, too: measure it anew.
+            best = losses() if which == 0 else best
+        task.finish()
+        return x_scale, c_scale
+
+    def _exact(self, data: _Halves) -> _Solution:
+        """The closed form of the paper, with the kernel of the known columns outside the embedding."""
+        n_first, n_second = len(data.y[0]), len(data.y[1])
+        c_first, c_second = _gaussian(data.c[0], data.c[0]), _gaussian(data.c[1], data.c[0])
+        action = _gaussian(data.action[0], data.action[0])
+        across = _gaussian(data.action[1], data.action[0])
+        values, vectors = eigh(c_first)
+        values = np.maximum(values, 0.0)
+        rotated, rotated_action = c_second @ vectors, vectors.T @ action @ vectors
+        rotated_across = across @ vectors
+
+        def first_loss(penalty: float) -> float:
+            # |k(a_j, .) - sum_i gamma_ij k(a_i, .)|^2 for the rows of the other half.
+            gamma = rotated / (values + n_first * penalty)
+            return float(
+                1
+                - 2 * np.mean(np.sum(gamma * rotated_across, axis=1))
+                + np.mean(np.sum((gamma @ rotated_action) * gamma, 1))
+            )
+
+        first, loss_1 = _smallest(first_loss, self.first_penalty)
+        inverse = (vectors / (values + n_first * first)) @ vectors.T
+        embedding = inverse @ c_second.T  # (first, second)
+        embedding_first = inverse @ c_first
+        smooth = action @ embedding
+        kernel = _gaussian(data.known[1], data.known[1])
+        cross = _gaussian(data.known[0], data.known[1])
+        if self.modelled_:
+            kernel = kernel * (embedding.T @ smooth)
+            cross = cross * (embedding_first.T @ smooth)
+
+        def solve(penalty: float) -> np.ndarray:
+            ridge = kernel + n_second * penalty * np.eye(n_second)
+            return cho_solve(cho_factor(ridge, lower=True), data.y[1])
+
+        second, loss_2 = _smallest(lambda p: float(np.mean((data.y[0] - cross @ solve(p)) ** 2)), self.second_penalty)
+        arrays = {"action": data.action[0], "known": data.known[1], "embedding": embedding, "weights": solve(second)}
+        return _Solution(arrays, (first, second), (loss_1, loss_2))
+
+    def _random(self, data: _Halves, n_features: int, seed: int) -> _Solution:
+        """Random Fourier features: the mean of cos(w.a + v.k + b) given c is that of cos(w.a), sin(w.a), turned."""
+        rng = np.random.default_rng(seed)
+        n_action, n_known, n_c = (part[0].shape[1] for part in (data.action, data.known, data.c))
+        action_frequency = rng.standard_normal((n_action, n_features))
+        known_frequency = rng.standard_normal((n_known, n_features))
+        phase = rng.uniform(0, 2 * np.pi, n_features)
+        c_frequency, c_phase = rng.standard_normal((n_c, n_features)), rng.uniform(0, 2 * np.pi, n_features)
+        root = np.sqrt(2 / n_features)
+        c_first, c_second = (
+            np.hstack([root * np.cos(c @ c_frequency + c_phase), np.ones((len(c), 1))]) for c in data.c
+        )
+        angles = [action @ action_frequency for action in data.action]
+        targets = [np.hstack([np.cos(angle), np.sin(angle)]) for angle in angles]
+        n_first, n_second = len(c_first), len(c_second)
+        values, vectors = eigh(c_first.T @ c_first)
+        values = np.maximum(values, 0.0)
+        moment = vectors.T @ (c_first.T @ targets[0])
+        rotated = c_second @ vectors
+        # The penalty is judged on part of the rows and outputs; all of them would cost more than the fit.
+        rows, columns = slice(0, 1000), rng.permutation(2 * n_features)[:200]
+
+        def first_loss(penalty: float) -> float:
+            guess = (rotated[rows] / (values + n_first * penalty)) @ moment[:, columns]
+            return float(np.mean((targets[1][rows][:, columns] - guess) ** 2))
+
+        first, loss_1 = _smallest(first_loss, self.first_penalty)
+        solved = moment / (values + n_first * first)[:, None]
+        designs = []
+        for features, known in ((c_first @ vectors, data.known[0]), (rotated, data.known[1])):
+            turn = known @ known_frequency + phase
+            mean = features @ solved if n_action else np.hstack([np.ones_like(turn), np.zeros_like(turn)])
+            designs.append(np.cos(turn) * mean[:, :n_features] - np.sin(turn) * mean[:, n_features:])
+        gram_values, gram_vectors = eigh(designs[1].T @ designs[1])
+        gram_values = np.maximum(gram_values, 0.0)
+        second_moment = gram_vectors.T @ (designs[1].T @ data.y[1])
+        check = designs[0] @ gram_vectors
+
+        def second_loss(penalty: float) -> float:
+            # Features are of size 1, not root: the penalty is that of the kernel, which is their mean product.
+            weights = second_moment / (gram_values + n_second * penalty * n_features / 2)[:, None]
+            return float(np.mean((data.y[0] - check @ weights) ** 2))
+
+        second, loss_2 = _smallest(second_loss, self.second_penalty)
+        weights = gram_vectors @ (second_moment / (gram_values + n_second * second * n_features / 2)[:, None])
+        arrays = {
+            "action_frequency": action_frequency,
+            "known_frequency": known_frequency,
+            "phase": phase,
+            "weights": weights,
+        }
+        return _Solution(arrays, (first, second), (loss_1, loss_2))
+
+
+def _smallest(loss, given: float | None) -> tuple[float, float]:
+    """The penalty of least loss, or the given one."""
+    if given is not None:
+        return float(given), loss(float(given))
+    losses = [loss(float(penalty)) for penalty in PENALTIES]
+    best = int(np.argmin(losses))
+    return float(PENALTIES[best]), losses[best]
+
+
+def _gaussian(left: Matrix, right: Matrix) -> np.ndarray:
+    """exp(-|u - w|^2 / 2); one where there are no columns."""
+    return np.exp(-0.5 * distances(left, right))
+
+
+def _groups(array: Matrix) -> list[tuple[int, ...]]:
+    layout = Layout.of(array, [])
+    return [*layout.numeric, *layout.categories]
+
+
+def _medians(array: Matrix, groups: list[tuple[int, ...]], rng: np.random.Generator) -> np.ndarray:
+    """Median distance between rows in every group of columns, over pairs that differ."""
+    scale = np.ones(array.shape[1])
+    sample = array[rng.permutation(len(array))[:MEDIAN_ROWS]]
+    for group in groups:
+        block = sample[:, list(group)]
+        squares = distances(block, block)
+        apart = squares[squares > 1e-12]
+        scale[list(group)] = np.sqrt(np.median(apart)) if len(apart) else 1.0
+    return scale

@@ -1,0 +1,106 @@
+"""The arrays of a moment problem after their checks, with the roles of their columns."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from prudent.cmr._arrays import Matrix, as_matrix, is_discrete, shared_columns
+from prudent.cmr._base import check_seed
+from prudent.cmr._folds import cross_fit_folds
+from prudent.errors import DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Arrays ``y``, ``x``, ``c`` and what their columns are.
+
+    Columns of x that stand in c are ``known`` given c (at ``known_in_c``), the others are ``modelled``; columns of c
+    that are not in x are the ``instruments``.
+    """
+
+    y: Matrix
+    x: Matrix
+    c: Matrix
+    groups: np.ndarray | None
+    modelled: list[int]
+    known: list[int]
+    known_in_c: list[int]
+    instruments: list[int]
+
+    @classmethod
+    def of(cls, name: str, y: Any, x: Any, c: Any, *, seed: Any, groups: Any, min_rows: int = 20) -> "Problem":
+        """Check the arrays for the estimator ``name`` and sort their columns."""
+        check_seed(seed)
+        x = as_matrix("x", x)
+        y, c = as_matrix("y", y, n_rows=len(x)), as_matrix("c", c, n_rows=len(x))
+        if len(x) < min_rows:
+            raise DataError(f"{name} needs at least {min_rows} rows, got {len(x)}. Bring more data.")
+        if groups is not None:
+            groups = np.asarray(groups).reshape(-1)
+            if len(groups) != len(x):
+                raise DataError(f"groups must name one unit per row ({len(x)}), got {len(groups)}.")
+        shared = shared_columns(x, c)
+        modelled = [j for j in range(x.shape[1]) if j not in shared]
+        for j in modelled:
+            if np.ptp(x[:, j]) == 0:
+                raise DataError(
+                    f"Column {j} of x is constant ({x[0, j]:g}): data in which it never varies say nothing about its "
+                    "effect. Drop it, or bring data in which it varies."
+                )
+        known = sorted(shared)
+        return cls(
+            y=y,
+            x=x,
+            c=c,
+            groups=groups,
+            modelled=modelled,
+            known=known,
+            known_in_c=[shared[j] for j in known],
+            instruments=[j for j in range(c.shape[1]) if j not in shared.values()],
+        )
+
+    def inner_folds(self, n_folds: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """Folds for choices inside a fit: ``n_folds`` of them, or fewer where there are few units."""
+        n_units = len(self.x) if self.groups is None else len(np.unique(self.groups))
+        return cross_fit_folds(len(self.x), max(2, min(n_folds, n_units // 2)), rng, self.groups)
+
+    def discrete(self, setting: Any) -> list[int]:
+        """Positions in ``modelled`` of its discrete columns, from the data ("auto") or as the user says."""
+        if isinstance(setting, str):
+            if setting != "auto":
+                raise DataError(f"discrete must be 'auto' or column numbers of x, got {setting!r}.")
+            return [p for p, j in enumerate(self.modelled) if is_discrete(self.x[:, j])]
+        for j in setting:
+            if not 0 <= int(j) < self.x.shape[1]:
+                raise DataError(f"discrete names column {j}, but x has columns 0 to {self.x.shape[1] - 1}.")
+        return [p for p, j in enumerate(self.modelled) if j in {int(k) for k in setting}]
+
+
+def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Raise unless ``value`` is one of the ``allowed`` words."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {allowed}, got {value!r}.")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise unless ``value`` is a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < np.inf:
+        raise ValueError(f"{name} must be a number above 0, got {value!r}.")
+
+
+def simple_params(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that JSON can hold; sequences as lists."""
+    simple = {k: list(v) if isinstance(v, tuple) else v for k, v in params.items()}
+    return {k: v for k, v in simple.items() if isinstance(v, bool | int | float | str | list | None)}
+
+
+def params_from_json(params: dict[str, Any]) -> dict[str, Any]:
+    """What :func:`simple_params` wrote, with sequences as tuples again."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in params.items()}

@@ -1,0 +1,380 @@
+"""DML-CMR, CE-DML-CMR and DeepIV with trees: nuisances and function of interest are forests or boosted trees.
+
+Nuisances s(c) = E[Y|c] and the law of X given c are cross-fitted forests or boosted trees. f is grown by functional
+gradient steps on (s(c) - E[f(X)|c])^2: the structure of a tree is fitted to the score's residual at draws of X given
+c, and its leaf values then minimise the score itself, with E[.|c] over all atoms of the law.
+"""
+
+import dataclasses
+from typing import Any, Self
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+from threadpoolctl import threadpool_limits
+
+from prudent._progress import Progress
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix
+from prudent.cmr._atoms import Atoms, fit_atoms
+from prudent.cmr._base import MomentError, MomentEstimator, residual_moment
+from prudent.cmr._dmlcmr import Strength, partial_strength
+from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._gp import column_scaler, ridge, standard
+from prudent.cmr._kernelcmr import r_squared
+from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
+from prudent.cmr._tree_ensemble import TreeEnsemble
+
+MODELS = ("boosting", "forest")
+SCORES = ("orthogonal", "deepiv")
+LEAVES = ("linear", "constant")
+MAX_DENSE_LEAVES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """How f grows: runs that are averaged, trees per step, share of a step that is kept, size of a tree."""
+
+    n_runs: int
+    trees_per_step: int
+    rate: float
+    max_depth: int | None
+    min_leaf: int
+    max_features: float
+    max_steps: int
+    patience: int
+
+
+GROWTH = {
+    "boosting": Growth(3, 1, 0.12, 4, 10, 1.0, 600, 60),
+    "forest": Growth(1, 20, 0.4, None, 20, 0.6, 30, 4),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeReport:
+    """Facts about a fit: nuisances out of fold, strength of C for the modelled columns, number of steps."""
+
+    n_rows: int
+    n_folds: int
+    outcome_r2: tuple[float, ...]
+    modelled_r2: tuple[float, ...]
+    modelled: tuple[int, ...]
+    strength: tuple[Strength, ...]
+    moment: MomentError | None
+    moment_of_mean: MomentError
+    discrete: tuple[int, ...]
+    n_steps: int
+    n_trees: int
+
+
+class TreeCMR(MomentEstimator):
+    """Tree-based estimator of f in E[Y - f(X) | C] = 0.
+
+    Parameters
+    ----------
+    model : {"boosting", "forest"}
+        Trees of the nuisances and of f.
+    n_folds : int, default=10
+        Cross-fitting folds. 1 uses nuisances that have seen every row (CE-DML-CMR).
+    score : {"orthogonal", "deepiv"}
+        What E[f(X)|c] is matched with: the learnt s(c), or the outcome itself.
+    leaves : {"linear", "constant"}
+        Whether the leaves of f have slopes in the modelled columns: f is then piecewise linear in the action and
+        extrapolates in it.
+    discrete : "auto" or sequence of int
+        Which columns of x are discrete. "auto": at most 10 values, each seen twice or more.
+    show_progress : bool, optional
+        Progress bars on standard error; by default only on a terminal.
+
+    Attributes
+    ----------
+    trees_ : TreeEnsemble
+        The function, in standard units of the outcome.
+    report_ : TreeReport
+        Facts about the fit.
+    """
+
+    def __init__(
+        self,
+        model: str = "boosting",
+        *,
+        n_folds: int = 10,
+        score: str = "orthogonal",
+        leaves: str = "linear",
+        discrete: Any = "auto",
+        show_progress: bool | None = None,
+    ):
+        self.model = model
+        self.n_folds = n_folds
+        self.score = score
+        self.leaves = leaves
+        self.discrete = discrete
+        self.show_progress = show_progress
+
+    def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
+        """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
+        check_choice("model", self.model, MODELS)
+        check_choice("score", self.score, SCORES)
+        check_choice("leaves", self.leaves, LEAVES)
+        check_count("n_folds", self.n_folds)
+        problem = Problem.of("TreeCMR", y, x, c, seed=seed, groups=groups)
+        discrete = problem.discrete(self.discrete)
+        rng = np.random.default_rng(seed)
+        folds = cross_fit_folds(len(problem.x), self.n_folds, rng, problem.groups)
+        modelled = problem.x[:, problem.modelled]
+        with Progress(self.show_progress) as progress, threadpool_limits(1):
+            regress = _regression(self.model, rng, progress)
+            s = regress(problem.c, problem.y, folds)(problem.c)
+            atoms = fit_atoms(
+                modelled,
+                problem.c,
+                folds,
+                regress,
+                discrete=discrete,
+                instruments=problem.instruments,
+                groups=problem.groups,
+                rng=rng,
+            )
+            n_steps = self._grow(problem, s if self.score == "orthogonal" else problem.y, atoms, rng, progress)
+            of_mean = residual_moment(problem.y - problem.y.mean(axis=0), problem.c, seed=seed, groups=problem.groups)
+        mean = atoms.mean()
+        self.report_ = TreeReport(
+            n_rows=len(problem.x),
+            n_folds=self.n_folds,
+            outcome_r2=r_squared(problem.y, s),
+            modelled_r2=r_squared(modelled, mean),
+            modelled=tuple(problem.modelled),
+            strength=tuple(partial_strength(*parts) for parts in zip(modelled.T, mean.T, atoms.without.T, strict=True)),
+            moment=None,
+            moment_of_mean=of_mean,
+            discrete=tuple(problem.modelled[p] for p in discrete),
+            n_steps=n_steps,
+            n_trees=len(self.trees_.roots),
+        )
+        return self
+
+    def predict(self, x: Any) -> np.ndarray:
+        """f(x), shape (n, outcomes), in the units of y."""
+        self._check_fitted("trees_")
+        u = standard(self.x_scaler_, as_matrix("x", x, n_columns=len(self.x_scaler_.mean)))
+        slopes = _with_ones(u[:, self.slope_columns_])
+        values = self.trees_.predict(u, slopes) + _with_ones(u) @ self.linear_
+        return self.y_scaler_.back(values)
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
+        self._check_fitted("trees_")
+        record = {
+            "kind": type(self).__name__,
+            "params": simple_params(self.get_params()),
+            "slope_columns": list(self.slope_columns_),
+        }
+        arrays = {**self.trees_.to_arrays(), "linear": self.linear_}
+        for name, scaler in (("x", self.x_scaler_), ("y", self.y_scaler_)):
+            arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
+        return record, arrays
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "TreeCMR":
+        """Rebuild a fitted estimator; it predicts, but its nuisances and report are not kept."""
+        model = cls(**params_from_json(record["params"]))
+        model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")
+        model.slope_columns_ = record["slope_columns"]
+        model.linear_ = arrays["linear"]
+        model.trees_ = TreeEnsemble.from_arrays(arrays)
+        if len(model.trees_.feature) and model.trees_.feature.max() >= len(model.x_scaler_.mean):
+            raise ValueError("a tree asks for a column that does not exist")
+        return model
+
+    def _grow(
+        self, problem: Problem, target: Matrix, atoms: Atoms, rng: np.random.Generator, progress: Progress
+    ) -> int:
+        """Grow f on a part of the rows to find the number of steps, then on all rows; returns that number."""
+        growth = GROWTH[self.model]
+        self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
+        self.slope_columns_ = list(problem.modelled) if self.leaves == "linear" else []
+        score = _Score(
+            standard(self.y_scaler_, target),
+            standard(self.x_scaler_, problem.x),
+            standard(_part(self.x_scaler_, problem.modelled), atoms.value),
+            atoms.weight,
+            problem.modelled,
+            self.slope_columns_,
+        )
+        outcome = standard(self.y_scaler_, problem.y)
+        held_out = problem.inner_folds(5, rng)[0]
+        kept = np.setdiff1d(np.arange(len(outcome)), held_out)
+        task = progress.start("causal function", 2 * growth.max_steps)
+        seed = int(rng.integers(2**31))
+        trial = _Grower(score, kept, growth, np.random.default_rng(seed))
+        losses: list[float] = []
+        while len(losses) < growth.max_steps and len(losses) - int(np.argmin(losses or [0])) <= growth.patience:
+            # Against the outcome itself: its noise adds the same constant at every step.
+            losses.append(float(np.mean((outcome[held_out] - trial.fitted[held_out]) ** 2)))
+            trial.step()
+            task.advance()
+        n_steps = int(np.argmin(losses))
+        finals = [
+            _Grower(score, np.arange(len(outcome)), growth, np.random.default_rng([seed, run]))
+            for run in range(growth.n_runs)
+        ]
+        for _ in range(n_steps):
+            for final in finals:
+                final.step()
+            task.advance()
+        task.finish()
+        self.linear_ = finals[0].linear
+        trees = [tree for final in finals for tree in final.trees]
+        values = [value / growth.n_runs for final in finals for value in final.values]
+        n_terms = 1 + len(self.slope_columns_)
+        self.trees_ = TreeEnsemble.of(trees, values) if trees else TreeEnsemble.empty(n_terms, outcome.shape[1])
+        return n_steps
+
+
+class _Score:
+    """Target and law of every row in standard units, with the points at which f is looked at."""
+
+    def __init__(self, target, x, atoms, weight, modelled, slope_columns):
+        self.target, self.weight = target, weight
+        points = np.repeat(x[:, None], atoms.shape[1], axis=1)
+        points[:, :, modelled] = atoms
+        self.points = points.astype(np.float32)
+        self.terms = _with_ones(points[:, :, slope_columns])
+        self.means = _with_ones(np.einsum("nq,nqd->nd", weight, points))
+        self.cumulative = np.cumsum(weight, axis=1)
+
+
+class _Grower:
+    """Functional gradient steps on the rows ``rows``; ``fitted`` is E[f(X)|c] of every row."""
+
+    def __init__(self, score: _Score, rows: np.ndarray, growth: Growth, rng: np.random.Generator):
+        self.score, self.rows, self.growth, self.rng = score, rows, growth, rng
+        means = score.means[rows]
+        # The start is a linear function: trees are poor at trends, and cannot follow one out of the data.
+        penalty = 1.0
+        gram = means.T @ means
+        self.linear = ridge(gram, means.T @ score.target[rows], penalty)
+        self.fitted = score.means @ self.linear
+        self.trees: list[Any] = []
+        self.values: list[np.ndarray] = []
+
+    def step(self) -> None:
+        """One gradient step: a tree, or the mean of several."""
+        growth = self.growth
+        residual = self.score.target - self.fitted
+        move = np.zeros_like(self.fitted)
+        share = growth.rate / growth.trees_per_step
+        for _ in range(growth.trees_per_step):
+            tree, values, effect = self._tree(residual)
+            self.trees.append(tree)
+            self.values.append(share * values)
+            move += share * effect
+        self.fitted = self.fitted + move
+
+    def _tree(self, residual: Matrix) -> tuple[Any, np.ndarray, Matrix]:
+        from sklearn.tree import DecisionTreeRegressor
+
+        growth, score = self.growth, self.score
+        if growth.trees_per_step > 1:
+            rows = self.rng.choice(self.rows, len(self.rows))
+        else:
+            rows = self.rng.permutation(self.rows)[: max(10, len(self.rows) // 2)]
+        drawn = np.sum(self.rng.random(len(rows))[:, None] > score.cumulative[rows], axis=1)
+        points = score.points[rows, np.minimum(drawn, score.weight.shape[1] - 1)]
+        tree = (
+            DecisionTreeRegressor(
+                max_depth=growth.max_depth,
+                min_samples_leaf=growth.min_leaf,
+                max_features=growth.max_features,
+                random_state=int(self.rng.integers(2**31)),
+            )
+            .fit(points, residual[rows])
+            .tree_
+        )
+        n, q, d = score.points.shape
+        leaves = np.flatnonzero(tree.children_left < 0)
+        number = np.zeros(tree.node_count, dtype=int)
+        number[leaves] = np.arange(len(leaves))
+        at = number[tree.apply(score.points.reshape(n * q, d))].reshape(n, q)
+        n_terms = score.terms.shape[2]
+        design = self._design(at, len(leaves))
+        # A leaf's constant is shrunk as if it had five more rows at zero, its slope as if it had twenty.
+        penalty = np.tile([5.0, *[20.0] * (n_terms - 1)], len(leaves))
+        inside = design[rows]
+        gram = inside.T @ inside
+        gram = gram.toarray() if issparse(gram) else gram
+        gram[np.diag_indices_from(gram)] += penalty
+        weights = np.linalg.solve(gram, inside.T @ residual[rows])
+        values = np.zeros((tree.node_count, n_terms, residual.shape[1]))
+        values[leaves] = weights.reshape(len(leaves), n_terms, -1)
+        return tree, values, design @ weights
+
+    def _design(self, at: np.ndarray, n_leaves: int) -> Any:
+        """Mean of (leaf x terms) over the law of every row; sparse when there are many leaves."""
+        n, n_terms = len(at), self.score.terms.shape[2]
+        row = np.repeat(np.arange(n), at.shape[1])
+        mass = self.score.weight[:, :, None] * self.score.terms
+        if n_leaves > MAX_DENSE_LEAVES:
+            place = at.ravel()[:, None] * n_terms + np.arange(n_terms)
+            entries = (mass.ravel(), (np.repeat(row, n_terms), place.ravel()))
+            return csr_array(entries, shape=(n, n_leaves * n_terms))
+        cell = row * n_leaves + at.ravel()
+        parts = [np.bincount(cell, mass[:, :, t].ravel(), n * n_leaves) for t in range(n_terms)]
+        return np.stack(parts, axis=1).reshape(n, n_leaves * n_terms)
+
+
+def _regression(model: str, rng: np.random.Generator, progress: Progress):
+    """A cross-fitted regression by trees, as :func:`fit_atoms` wants it."""
+    from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+
+    # Boosting stops early on a random tenth of its rows; several models average that choice out.
+    n_models = 1 if model == "forest" else 2
+
+    def make() -> Any:
+        seed = int(rng.integers(2**31))
+        if model == "forest":
+            return RandomForestRegressor(n_estimators=100, min_samples_leaf=5, max_features=0.7, random_state=seed)
+        settings: dict[str, Any] = {"early_stopping": True, "n_iter_no_change": 15, "random_state": seed}
+        return HistGradientBoostingRegressor(
+            learning_rate=0.08,
+            max_iter=400,
+            max_leaf_nodes=12,
+            min_samples_leaf=15,
+            l2_regularization=1.0,
+            **settings,
+        )
+
+    def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray]):
+        fitted = []
+        task = progress.start("nuisances", len(folds))
+        for rows in folds:
+            train = np.setdiff1d(np.arange(len(inputs)), rows) if len(folds) > 1 else rows
+            scaler = Scaler.of(target[train])
+            z = standard(scaler, target[train])
+            centre = column_scaler(inputs[train])
+            lines = _with_ones(standard(centre, inputs[train]))
+            # Trees explain what a straight line leaves.
+            line = ridge(lines.T @ lines, lines.T @ z, 1.0)
+            rest = z - lines @ line
+            models = [[make().fit(inputs[train], column) for _ in range(n_models)] for column in rest.T]
+            fitted.append((rows, scaler, centre, line, models))
+            task.advance()
+
+        def predict(at: Matrix) -> Matrix:
+            result = np.empty((len(at), target.shape[1]))
+            for rows, scaler, centre, line, models in fitted:
+                part = _with_ones(standard(centre, at[rows])) @ line
+                part += np.column_stack([np.mean([m.predict(at[rows]) for m in some], axis=0) for some in models])
+                result[rows] = scaler.back(part)
+            return result
+
+        return predict
+
+    return regress
+
+
+def _with_ones(array: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.ones((*array.shape[:-1], 1)), array], axis=-1)
+
+
+def _part(scaler: Scaler, columns: list[int]) -> Scaler:
+    return Scaler(scaler.mean[columns], scaler.scale[columns])

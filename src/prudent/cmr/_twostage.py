@@ -1,0 +1,210 @@
+"""Two-stage least squares on a series of basis functions, with linearmodels inside.
+
+f(x) = theta . b(x); the basis functions of x that need a modelled column are endogenous, those of c are instruments.
+With the plain columns as basis this is textbook 2SLS.
+"""
+
+import dataclasses
+from typing import Any, Self
+
+import numpy as np
+
+from prudent.cmr._arrays import Matrix, as_matrix
+from prudent.cmr._base import MomentEstimator
+from prudent.cmr._features import KINDS, Series, independent_columns
+from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
+from prudent.errors import DataError
+
+ERRORS = ("robust", "unadjusted", "clustered", "auto")
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoStageReport:
+    """Coefficients and standard errors per outcome, and the first stage of every endogenous basis function.
+
+    ``first_stage_f`` is the F of the excluded instruments (robust or clustered where the errors are), ``partial_r2``
+    their share of what the exogenous columns leave. With several endogenous terms a large F of each is not enough.
+    """
+
+    n_rows: int
+    errors: str
+    terms: tuple[str, ...]
+    coefficients: tuple[tuple[float, ...], ...]
+    standard_errors: tuple[tuple[float, ...], ...]
+    endogenous: tuple[str, ...]
+    first_stage_f: tuple[float, ...]
+    partial_r2: tuple[float, ...]
+    n_instruments: int
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in self.terms)
+        lines = [f"two-stage least squares, {self.n_rows} rows, {self.errors} standard errors"]
+        for number, (values, errors) in enumerate(zip(self.coefficients, self.standard_errors, strict=True)):
+            lines.append(f"outcome {number}")
+            lines += [
+                f"  {name:<{width}} {value:>12.5g}  ({error:.3g})"
+                for name, value, error in zip(self.terms, values, errors, strict=True)
+            ]
+        lines.append(f"first stage, {self.n_instruments} excluded instruments")
+        lines += [
+            f"  {name:<{width}} F {f:>10.1f}  partial R2 {r2:.3f}"
+            for name, f, r2 in zip(self.endogenous, self.first_stage_f, self.partial_r2, strict=True)
+        ]
+        return "\n".join(lines)
+
+
+class TwoStageLeastSquares(MomentEstimator):
+    """Linear instrumental-variable regression on basis functions of x and c.
+
+    Parameters
+    ----------
+    features : {"linear", "polynomial", "spline"}
+        Basis of every numeric column; indicators always enter as they are.
+    degree : int, default=3
+        Degree of the polynomial or of the spline's pieces.
+    n_knots : int, default=5
+        Knots of a spline, at quantiles.
+    interactions : bool, default=False
+        Add the products of the basis functions of every two columns.
+    errors : {"auto", "robust", "unadjusted", "clustered"}
+        Standard errors. "auto": clustered where ``groups`` are given, else robust.
+
+    Attributes
+    ----------
+    coefficients_ : (terms, outcomes) array
+        Of the basis functions ``report_.terms``, the first of which is the constant. Numeric columns are standardised
+        before they enter the basis.
+    report_ : TwoStageReport
+        Coefficients, standard errors and the first stage; ``print`` shows a table.
+    """
+
+    def __init__(
+        self,
+        features: str = "linear",
+        *,
+        degree: int = 3,
+        n_knots: int = 5,
+        interactions: bool = False,
+        errors: str = "auto",
+    ):
+        self.features = features
+        self.degree = degree
+        self.n_knots = n_knots
+        self.interactions = interactions
+        self.errors = errors
+
+    def fit(self, y: Any, x: Any, c: Any, *, seed: int = 0, groups: Any = None) -> Self:
+        """Fit f on arrays. Nothing is random here: ``seed`` is only checked."""
+        from linearmodels.iv import IV2SLS
+
+        check_choice("features", self.features, KINDS)
+        check_choice("errors", self.errors, ERRORS)
+        check_count("degree", self.degree)
+        check_count("n_knots", self.n_knots, 2)
+        problem = Problem.of("TwoStageLeastSquares", y, x, c, seed=seed, groups=groups, min_rows=5)
+        errors = self.errors
+        if errors == "auto":
+            errors = "robust" if problem.groups is None else "clustered"
+        if errors == "clustered" and problem.groups is None:
+            raise DataError("errors='clustered' needs groups, got none. Pass groups=..., or choose errors='robust'.")
+        settings = {
+            "kind": self.features,
+            "degree": self.degree,
+            "n_knots": self.n_knots,
+            "interactions": self.interactions,
+        }
+        self.series_ = Series.of(problem.x, **settings)
+        instrument_series = Series.of(problem.c, **settings)
+        basis, outer = self.series_.transform(problem.x), instrument_series.transform(problem.c)
+        names, needed = self.series_.terms()
+        is_exogenous = np.array([set(columns) <= set(problem.known) for columns in needed], dtype=bool)
+        constant = np.ones((len(basis), 1))
+        exogenous = np.flatnonzero(is_exogenous)
+        exogenous = exogenous[independent_columns(constant, basis[:, exogenous])]
+        fixed = np.hstack([constant, basis[:, exogenous]])
+        endogenous = np.flatnonzero(~is_exogenous)
+        endogenous = endogenous[independent_columns(fixed, basis[:, endogenous])]
+        excluded = outer[:, independent_columns(fixed, outer)]
+        if excluded.shape[1] < len(endogenous):
+            raise DataError(
+                f"{len(endogenous)} endogenous terms need at least as many excluded instruments, got "
+                f"{excluded.shape[1]}. Use simpler features, or bring more instruments."
+            )
+        if len(basis) <= fixed.shape[1] + max(excluded.shape[1], len(endogenous)):
+            raise DataError(
+                f"{fixed.shape[1] + excluded.shape[1]} terms need more rows than {len(basis)}. Use simpler features."
+            )
+        options: dict[str, Any] = {"cov_type": errors}
+        if errors == "clustered" and problem.groups is not None:
+            options["clusters"] = np.unique(problem.groups, return_inverse=True)[1]
+        results = [
+            IV2SLS(
+                column,
+                fixed,
+                basis[:, endogenous] if len(endogenous) else None,
+                excluded if len(endogenous) else None,
+            ).fit(**options)
+            for column in problem.y.T
+        ]
+        chosen = np.concatenate([exogenous, endogenous])
+        self.chosen_ = chosen
+        self.coefficients_ = np.column_stack([np.asarray(result.params) for result in results])
+        first_stage = [_first_stage(column, fixed, excluded, options) for column in basis[:, endogenous].T]
+        self.report_ = TwoStageReport(
+            n_rows=len(basis),
+            errors=errors,
+            terms=("constant", *(names[j] for j in chosen)),
+            coefficients=tuple(tuple(float(v) for v in result.params) for result in results),
+            standard_errors=tuple(tuple(float(v) for v in result.std_errors) for result in results),
+            endogenous=tuple(names[j] for j in endogenous),
+            first_stage_f=tuple(f for f, _ in first_stage),
+            partial_r2=tuple(r2 for _, r2 in first_stage),
+            n_instruments=excluded.shape[1],
+        )
+        return self
+
+    def predict(self, x: Any) -> np.ndarray:
+        """f(x), shape (n, outcomes)."""
+        self._check_fitted("coefficients_")
+        x = as_matrix("x", x, n_columns=len(self.series_.knots))
+        return self.coefficients_[0] + self.series_.transform(x)[:, self.chosen_] @ self.coefficients_[1:]
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function and its report."""
+        self._check_fitted("coefficients_")
+        series, arrays = self.series_.to_state("series")
+        record = {
+            "kind": type(self).__name__,
+            "params": simple_params(self.get_params()),
+            "series": series,
+            "report": dataclasses.asdict(self.report_),
+        }
+        return record, {**arrays, "coefficients": self.coefficients_, "chosen": self.chosen_.astype(np.int64)}
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "TwoStageLeastSquares":
+        """Rebuild a fitted estimator with its report."""
+        model = cls(**record["params"])
+        model.series_ = Series.from_state(record["series"], arrays, "series")
+        model.coefficients_, model.chosen_ = arrays["coefficients"], arrays["chosen"]
+        model.report_ = TwoStageReport(**{key: _as_tuple(value) for key, value in record["report"].items()})
+        return model
+
+
+def _first_stage(target: np.ndarray, fixed: Matrix, excluded: Matrix, options: dict[str, Any]) -> tuple[float, float]:
+    """(F of the excluded instruments, their partial R2) for one endogenous term.
+
+    F is the Wald statistic, with the standard errors of the second stage, over the number of instruments.
+    """
+    from linearmodels.iv import IV2SLS
+
+    result = IV2SLS(target, np.hstack([fixed, excluded]), None, None).fit(**options)
+    chosen = slice(fixed.shape[1], None)
+    values, covariance = np.asarray(result.params)[chosen], np.asarray(result.cov)[chosen, chosen]
+    f = float(values @ np.linalg.solve(covariance, values)) / len(values)
+    free = target - fixed @ np.linalg.lstsq(fixed, target, rcond=None)[0]
+    return f, float(1 - np.sum(np.asarray(result.resids) ** 2) / np.sum(free**2))
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(_as_tuple(v) for v in value) if isinstance(value, list | tuple) else value

@@ -1,0 +1,190 @@
+"""What a fitted proximal model says about its own reliability, and what data can say about the roles.
+
+The treatment proxy V and the outcome proxy W can only be related given the treatment through the hidden confounder. So
+W must be predictable from V beyond what the treatment and the context predict: if it is not, one of the proxies knows
+nothing about the confounder, and the bridge is not identified.
+
+What data cannot say: whether the proxies are swapped, when there are as many of one kind as of the other. In a linear
+design with one proxy each, both orders have an exact solution. With more outcome proxies than treatment proxies there
+are more unknowns than equations, and the weakest direction shows it.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from prudent.cmr import FitReport, MomentError, MomentEstimator, Strength
+from prudent.cmr._arrays import Matrix
+from prudent.cmr._base import regress_out_of_fold, residual_moment
+from prudent.cmr._dmlcmr import partial_strength
+
+# Stock and Yogo's rule of thumb.
+WEAK_F = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ProximalDiagnosis:
+    """Strength of the proxies, fit of the nuisances and the moment. ``print`` shows a table.
+
+    ``strength`` has one entry per column of the outcome proxy, ``weakest`` that of the linear combination of columns
+    that the treatment proxies move least. ``moment_is_audited`` says that the moment was measured on rows that had no
+    part in the fit. ``kept`` is the share of variance that compressed roles retain.
+    """
+
+    n_rows: int
+    proxy_names: tuple[str, ...]
+    n_treatment_proxies: int
+    strength: tuple[Strength, ...]
+    weakest: Strength
+    proxy_r2: tuple[float, ...]
+    outcome_r2: tuple[float, ...]
+    moment: MomentError
+    moment_is_audited: bool
+    moment_of_mean: MomentError
+    kept: dict[str, float]
+
+    @classmethod
+    def of(
+        cls,
+        estimator: MomentEstimator,
+        y: Matrix,
+        parts: dict[str, Matrix],
+        residual: Matrix,
+        *,
+        proxy_names: tuple[str, ...],
+        kept: dict[str, float],
+        seed: int,
+        groups: Any = None,
+    ) -> "ProximalDiagnosis":
+        """From a fitted estimator and the encoded roles it was fitted on."""
+        w, known = parts["outcome_proxy"], np.hstack([parts["treatment"], parts["context"]])
+        c = np.hstack([known, parts["treatment_proxy"]])
+        groups = None if groups is None else np.asarray(groups).reshape(-1)
+        # One regression serves the outcome and the proxies.
+        fitted = regress_out_of_fold(np.hstack([y, w]), c, seed=seed, groups=groups)
+        predicted = fitted[:, y.shape[1] :]
+        without = regress_out_of_fold(w, known, seed=seed, groups=groups)
+        report = getattr(estimator, "report_", None)
+        audited, proxy_r2 = None, _r2(w, predicted)
+        if isinstance(report, FitReport):
+            # The estimator's own law of the proxy, where it has one.
+            audited, proxy_r2 = report.moment, report.modelled_r2
+        return cls(
+            n_rows=len(y),
+            proxy_names=proxy_names,
+            n_treatment_proxies=parts["treatment_proxy"].shape[1],
+            strength=tuple(partial_strength(*column) for column in zip(w.T, predicted.T, without.T, strict=True)),
+            weakest=weakest_direction(w, predicted, without),
+            proxy_r2=proxy_r2,
+            outcome_r2=_r2(y, fitted[:, : y.shape[1]]),
+            moment=audited or residual_moment(residual, c, seed=seed, groups=groups),
+            moment_is_audited=audited is not None,
+            moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups),
+            kept=kept,
+        )
+
+    @property
+    def weakest_f(self) -> float:
+        """Effective F of the weakest direction."""
+        return self.weakest.effective_f
+
+    def warnings(self) -> list[str]:
+        """What speaks against the roles or the fit, one line each."""
+        found = []
+        if self.weakest_f < WEAK_F:
+            found.append(
+                "weak proxies: given the treatment, the treatment proxies hardly move the outcome proxies (effective "
+                f"F = {self.weakest_f:.1f}, below {WEAK_F:.0f}). One of them may know nothing about the confounder, or "
+                "the treatment may reveal it; the effect may be far off. See diagnose()."
+            )
+        if self.n_treatment_proxies < len(self.proxy_names) and not self.kept:
+            found.append(
+                f"{len(self.proxy_names)} outcome proxies but {self.n_treatment_proxies} treatment proxies: the bridge "
+                "has more arguments than the data give equations. Are the proxies swapped?"
+            )
+        if self.moment_is_audited and self.moment.value > 4 * self.moment.standard_error:
+            share = self.moment.value / max(self.moment_of_mean.value, 1e-300)
+            if share > 0.01:
+                found.append(
+                    f"the moment is violated on held-out rows ({share:.0%} of what there was to explain): the roles "
+                    "are wrong, or the bridge is not flexible enough. See diagnose()."
+                )
+        return found
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """(what, value, how to read it)."""
+        table = [("rows", f"{self.n_rows}", "")]
+        for role, share in self.kept.items():
+            table.append((f"{role}: variance kept by components", f"{share:.1%}", "the rest is treated as noise"))
+        if len(self.strength) <= 8:
+            for name, s in zip(self.proxy_names, self.strength, strict=True):
+                table.append((f"proxy strength, {name}: effective F", f"{s.effective_f:.1f}", _verdict(s)))
+                table.append((f"proxy strength, {name}: partial R2", f"{s.partial_r2:.3f}", "given the treatment"))
+        if len(self.strength) > 1:
+            table.append(
+                ("proxy strength, weakest combination", f"{self.weakest.effective_f:.1f}", _verdict(self.weakest))
+            )
+        names = self.proxy_names if len(self.proxy_r2) == len(self.proxy_names) else ()
+        for name, r2 in zip(names[:8], self.proxy_r2, strict=False):
+            table.append((f"proxy model, {name}: R2 out of fold", f"{r2:.3f}", "given the treatment and its proxies"))
+        for number, r2 in enumerate(self.outcome_r2):
+            table.append(
+                (f"outcome model {number}: R2 out of fold", f"{r2:.3f}", "limited by the noise of the outcome")
+            )
+        table.append(("moment error of a constant", f"{self.moment_of_mean.value:.4g}", "what there was to explain"))
+        t = self.moment.value / max(self.moment.standard_error, 1e-300)
+        place = "audited folds" if self.moment_is_audited else "training rows, hence too small"
+        verdict = "the moment is violated" if t > 2 else "consistent with zero"
+        table.append(
+            (f"moment error, {place}", f"{self.moment.value:.4g} +- {self.moment.standard_error:.2g}", verdict)
+        )
+        return table
+
+    def __str__(self) -> str:
+        table = self.rows()
+        left, middle = max(len(a) for a, _, _ in table), max(len(b) for _, b, _ in table)
+        lines = [f"{a:<{left}}  {b:>{middle}}  {c}".rstrip() for a, b, c in table]
+        return "\n".join(lines + [f"warning: {text}" for text in self.warnings()])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain record."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> "ProximalDiagnosis":
+        """From the record of :meth:`to_json`."""
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+        fields["strength"] = tuple(Strength(**s) for s in record["strength"])
+        fields["weakest"] = Strength(**record["weakest"])
+        for name in ("moment", "moment_of_mean"):
+            fields[name] = MomentError(**record[name])
+        return cls(**fields)
+
+
+def weakest_direction(w: Matrix, predicted: Matrix, without: Matrix) -> Strength:
+    """Strength of the linear combination of the columns of ``w`` that is explained least.
+
+    ``predicted`` and ``without`` are out-of-fold means of ``w`` with and without the treatment proxies.
+    """
+    from scipy.linalg import eigh
+
+    free, explained = w - without, predicted - without
+    free, explained = free - free.mean(axis=0), explained - explained.mean(axis=0)
+    scale = np.maximum(free.std(axis=0), 1e-300)
+    free, explained = free / scale, explained / scale
+    cross = explained.T @ free / len(w)
+    total = free.T @ free / len(w) + 1e-9 * np.eye(w.shape[1])
+    _, vectors = eigh((cross + cross.T) / 2, total)
+    direction = vectors[:, 0]
+    return partial_strength(free @ direction, explained @ direction, np.zeros(len(w)))
+
+
+def _verdict(strength: Strength) -> str:
+    f = strength.effective_f
+    return "weak: do not trust the effect" if f < WEAK_F else "moderate" if f < 23.1 else "strong"
+
+
+def _r2(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
+    spread = np.maximum(actual.var(axis=0), 1e-300)
+    return tuple(float(v) for v in 1 - np.mean((actual - predicted) ** 2, axis=0) / spread)

@@ -1,0 +1,349 @@
+"""Proximal regression: E[Y | do(a)] from two proxies of a hidden confounder.
+
+With outcome Y, treatment A, outcome proxy W, treatment proxy V and context X, a bridge function h solves
+E[Y - h(A, W, X) | A, V, X] = 0, and E[Y | do(a)] = E[h(a, W, X)] (Miao, Geng and Tchetgen Tchetgen, 2018). Any moment
+estimator finds h; the columns of A and X stand on both sides and pass through, so that only W is modelled.
+"""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.base import clone
+
+from prudent._roles import Role, check_varying, read_groups, read_roles
+from prudent.cmr import DMLCMR, MomentEstimator
+from prudent.cmr._arrays import numeric_columns
+from prudent.cmr._base import check_seed
+from prudent.errors import DataError, NotFittedError, RoleError
+from prudent.proximal._compress import Compression
+from prudent.proximal._diagnosis import ProximalDiagnosis
+from prudent.proximal._inference import Correction, Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TITLES = {
+    "outcome": "Outcome",
+    "treatment": "Treatment",
+    "outcome_proxy": "Outcome proxy",
+    "treatment_proxy": "Treatment proxy",
+    "context": "Context",
+}
+REQUIRED = ("outcome", "treatment", "outcome_proxy", "treatment_proxy")
+# Roles with more columns than this are pictures: they are compressed.
+WIDE = 128
+# Components by role: the proxy is modelled, which is harder than to pass it through.
+COMPONENTS = {"treatment": 64, "outcome_proxy": 16, "treatment_proxy": 64, "context": 64}
+# Rows at which the bridge is evaluated for one call of effect; beyond it, the average is over a subset of the proxies.
+MAX_ROWS = 2_000_000
+MIN_PROXIES = 500
+# Numbers handed to the estimator at a time.
+BLOCK_CELLS = 2_000_000
+
+
+class ProximalRegression:
+    """Causal effect of a treatment on an outcome, identified by two proxies of a hidden confounder.
+
+    Parameters
+    ----------
+    estimator : MomentEstimator, default=DMLCMR(n_folds=10)
+        How the moment restriction is solved.
+    seed : int, default=0
+        Decides every random choice.
+    compress : bool, default=True
+        Replace roles of more than 128 columns (pictures) by their leading principal components: 16 for the outcome
+        proxy, 64 for the others. False hands all columns to the estimator.
+
+    Examples
+    --------
+    >>> from prudent import ProximalRegression, datasets
+    >>> from prudent.cmr import DMLCMR
+    >>> data = datasets.make_demand_proximal(1000, seed=0)
+    >>> model = ProximalRegression(DMLCMR(n_folds=2), seed=0).fit(**data.roles())   # doctest: +SKIP
+    >>> model.effect([10.0, 20.0, 30.0])   # doctest: +SKIP
+    """
+
+    def __init__(self, estimator: MomentEstimator | None = None, *, seed: int = 0, compress: bool = True):
+        self.estimator = estimator
+        self.seed = seed
+        self.compress = compress
+
+    def __repr__(self) -> str:
+        state = "fitted" if hasattr(self, "estimator_") else "not fitted"
+        return f"ProximalRegression({self.estimator or DMLCMR()}, seed={self.seed}), {state}"
+
+    def fit(
+        self,
+        data: Any = None,
+        *,
+        outcome: Any,
+        treatment: Any,
+        outcome_proxy: Any,
+        treatment_proxy: Any,
+        context: Any = None,
+        groups: Any = None,
+    ) -> Self:
+        """Fit on a pandas or polars frame with column names per role, or on arrays per role.
+
+        Parameters
+        ----------
+        outcome_proxy : W
+            What the confounder moves, and the treatment does not; it may act on the outcome.
+        treatment_proxy : V
+            What the confounder moves, and what does not act on the outcome; it may act on the treatment.
+        groups : optional
+            Unit of every row (a person, a shop) where rows of one unit belong together.
+
+        Pictures may be given as (n, height, width) or (n, height, width, channels). Text, boolean and categorical
+        columns are encoded.
+        """
+        check_seed(self.seed)
+        if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
+            raise TypeError(
+                f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}. "
+                "Classes with an effect method of their own are fitted by themselves, with the same roles."
+            )
+        given = {
+            "outcome": outcome,
+            "treatment": treatment,
+            "outcome_proxy": outcome_proxy,
+            "treatment_proxy": treatment_proxy,
+            "context": context,
+        }
+        if data is None:
+            given = {name: flatten_pictures(value) for name, value in given.items()}
+        roles, matrices = read_roles(data, given, TITLES, REQUIRED)
+        groups = read_groups(data, groups)
+        check_varying(roles, matrices, REQUIRED)
+        y = matrices["outcome"]
+        matrices.setdefault("context", np.empty((len(y), 0)))
+        _check_copies(roles, matrices)
+        self.roles_ = roles
+        self.compression_ = self._compressions(matrices)
+        parts = {name: self._compressed(name, matrix) for name, matrix in matrices.items() if name != "outcome"}
+        x = np.hstack([parts["treatment"], parts["outcome_proxy"], parts["context"]])
+        c = np.hstack([parts["treatment"], parts["treatment_proxy"], parts["context"]])
+        estimator = self._prepared(parts)
+        self.estimator_ = estimator.fit(y, x, c, seed=int(self.seed), groups=groups)
+        self.treatment_range_ = np.stack([matrices["treatment"].min(axis=0), matrices["treatment"].max(axis=0)])
+        # The proxies and contexts to average over; they are saved with the model, which could not do its work without.
+        self.sample_ = np.hstack([parts["outcome_proxy"], parts["context"]])
+        h = self.estimator_.predict(x)
+        self.correction_ = Correction.of(y, x, c, h, seed=int(self.seed), groups=groups)
+        self.diagnosis_ = ProximalDiagnosis.of(
+            self.estimator_,
+            y,
+            parts,
+            y - h,
+            proxy_names=self._proxy_names(parts["outcome_proxy"].shape[1]),
+            kept={name: part.kept for name, part in self.compression_.items()},
+            seed=int(self.seed),
+            groups=groups,
+        )
+        for text in self.diagnosis_.warnings():
+            warnings.warn(text, stacklevel=2)
+        return self
+
+    def effect(self, treatment: Any, *, return_error: bool = False) -> Any:
+        """E[Y | do(a)], the mean of the bridge h(a, W, context) over the observed proxies and contexts.
+
+        Returns shape (n,) or (n, outcomes); with ``return_error`` a pair (effect, standard error). The standard error
+        covers the spread of W and the noise of h, see :meth:`interval`.
+        """
+        self._check_fitted()
+        encoded = self._encode_treatment(treatment)
+        if return_error:
+            found = self.interval(treatment)
+            return found.plug_in, found.standard_error
+        values = np.stack([h.mean(axis=0) for _, h in self._bridge_over(encoded, self._subset(len(encoded)))])
+        return values[:, 0] if values.shape[1] == 1 else values
+
+    def interval(self, treatment: Any, *, level: float = 0.95) -> Interval:
+        """Debiased effect with standard errors and a confidence interval for every treatment by itself.
+
+        The estimate is the mean of h(a, W) + q(A, V) (Y - h(A, W)), where q represents the average over W. It corrects
+        errors of h that are constant, linear or quadratic in (a, w), or a multiple of h, and assumes that others are
+        small; far from the observed treatments it extrapolates. ``prudent.proximal._inference`` has the formulas.
+        """
+        self._check_fitted()
+        if not 0 < level < 1:
+            raise ValueError(f"level must be between 0 and 1, got {level!r}.")
+        values, errors, plug_in = [], [], []
+        for rows, h in self._bridge_over(self._encode_treatment(treatment), self.sample_):
+            value, error = self.correction_.score(rows, h)
+            values.append(value)
+            errors.append(error)
+            plug_in.append(h.mean(axis=0))
+        stacked = [np.stack(part) for part in (values, errors, plug_in)]
+        if stacked[0].shape[1] == 1:
+            stacked = [part[:, 0] for part in stacked]
+        return Interval.of(*stacked, level)
+
+    def contrast(self, treatment: Any, baseline: Any) -> np.ndarray:
+        """Effect of ``treatment`` less that of ``baseline``."""
+        return self.effect(treatment) - self.effect(baseline)
+
+    def bridge(self, treatment: Any, proxy: Any, context: Any = None) -> np.ndarray:
+        """h(a, w, x), shape (n,) or (n, outcomes). One row of an argument serves for all rows of the others."""
+        self._check_fitted()
+        given = {"treatment": treatment, "outcome_proxy": proxy}
+        if "context" in self.roles_:
+            if context is None:
+                raise RoleError(f"This model needs a context with columns {self.roles_['context'].names}.")
+            given["context"] = context
+        elif context is not None and np.size(context):
+            raise RoleError("This model was fitted without context, but a context was given. Leave it out.")
+        parts = [
+            self._compressed(name, self.roles_[name].encode(flatten_pictures(value))) for name, value in given.items()
+        ]
+        lengths = {len(part) for part in parts} - {1}
+        if len(lengths) > 1:
+            raise DataError(f"bridge needs equally many rows of every argument (or one), got {sorted(lengths)}.")
+        n = max(len(part) for part in parts)
+        values = self.estimator_.predict(np.hstack([np.broadcast_to(p, (n, p.shape[1])) for p in parts]))
+        return values[:, 0] if values.shape[1] == 1 else values
+
+    def diagnose(self) -> ProximalDiagnosis:
+        """Strength of the proxies, nuisance fit and moment error; prints as a table."""
+        self._check_fitted()
+        return self.diagnosis_
+
+    def summary(self) -> str:
+        """Roles, diagnostics and the effect at a few treatments with standard errors, as text."""
+        self._check_fitted()
+        from prudent.proximal._report import summarise
+
+        return summarise(self)
+
+    def plot_effect(self, ax: "Axes | None" = None, *, truth: Any = None, level: float = 0.95) -> "Axes":
+        """Dose-response curve E[Y | do(a)] with pointwise intervals; ``truth(a)`` adds a dashed line."""
+        self._check_fitted()
+        from prudent.proximal._report import plot_effect
+
+        return plot_effect(self, ax, truth=truth, level=level)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model as ``model.json`` and ``weights.safetensors``; read it with :func:`prudent.load`.
+
+        The folder holds the proxies and contexts of the training rows: effects are averages over them.
+        """
+        self._check_fitted()
+        from prudent._storage import save_model
+
+        report, arrays = self.estimator_.to_state()
+        record = {
+            "estimator": report,
+            "roles": {name: role.to_json() for name, role in self.roles_.items()},
+            "compression": {name: part.kept for name, part in self.compression_.items()},
+            "diagnosis": self.diagnosis_.to_json(),
+            "seed": int(self.seed),
+        }
+        own = {"sample": self.sample_, "treatment_range": self.treatment_range_}
+        for name, part in self.compression_.items():
+            own |= {f"compression.{name}.mean": part.mean, f"compression.{name}.directions": part.directions}
+        own |= self.correction_.to_arrays()
+        arrays = {f"estimator.{name}": array for name, array in arrays.items()}
+        return save_model(folder, "ProximalRegression", record, arrays | own)
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> "ProximalRegression":
+        """Rebuild from what :meth:`save` wrote."""
+        from prudent.cmr import estimator_from_state
+
+        model = cls(seed=record["seed"])
+        inner = {k.removeprefix("estimator."): v for k, v in arrays.items() if k.startswith("estimator.")}
+        model.estimator_ = estimator_from_state(record["estimator"], inner)
+        model.estimator = model.estimator_
+        model.roles_ = {name: Role.from_json(r) for name, r in record["roles"].items()}
+        model.compression_ = {
+            name: Compression(arrays[f"compression.{name}.mean"], arrays[f"compression.{name}.directions"], kept)
+            for name, kept in record["compression"].items()
+        }
+        model.sample_, model.treatment_range_ = arrays["sample"], arrays["treatment_range"]
+        model.correction_ = Correction.from_arrays(arrays)
+        model.diagnosis_ = ProximalDiagnosis.from_json(record["diagnosis"])
+        return model
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "estimator_"):
+            raise NotFittedError("This ProximalRegression is not fitted. Call fit(...) first, or prudent.load(folder).")
+
+    def _prepared(self, parts: dict[str, np.ndarray]) -> Any:
+        # A copy: one estimator object may serve several models.
+        estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
+        if isinstance(estimator, DMLCMR) and estimator.start is None:
+            # The outcome proxy says much about the outcome that (A, V) does not.
+            estimator = estimator.set_params(start="regression")
+        if isinstance(estimator, DMLCMR) and estimator.network is None:
+            from prudent.nn import TabularSpec
+
+            # Effects are averages over pairs (a, w) of which many never occur together. A network of tanh units levels
+            # off where there are no data, others continue the trend; waves (for the context only) would go on waving.
+            first = parts["treatment"].shape[1] + parts["outcome_proxy"].shape[1]
+            embed = tuple(first + j for j in numeric_columns(parts["context"]))
+            estimator = estimator.set_params(network=TabularSpec(activation="tanh", dropout_rate=0.0, embed=embed))
+        return estimator
+
+    def _compressions(self, matrices: dict[str, np.ndarray]) -> dict[str, Compression]:
+        if not self.compress:
+            return {}
+        return {
+            name: Compression.of(matrices[name], count, int(self.seed))
+            for name, count in COMPONENTS.items()
+            if matrices[name].shape[1] > WIDE
+        }
+
+    def _compressed(self, name: str, matrix: np.ndarray) -> np.ndarray:
+        return self.compression_[name](matrix) if name in self.compression_ else matrix
+
+    def _proxy_names(self, width: int) -> tuple[str, ...]:
+        columns = self.roles_["outcome_proxy"].columns
+        names = tuple(
+            c.name if c.levels is None else f"{c.name}={level}" for c in columns for level in c.levels or ("",)
+        )
+        return names if len(names) == width else tuple(f"component {j}" for j in range(width))
+
+    def _encode_treatment(self, treatment: Any) -> np.ndarray:
+        encoded = self.roles_["treatment"].encode(flatten_pictures(treatment))
+        return self._compressed("treatment", encoded)
+
+    def _subset(self, n_treatments: int) -> np.ndarray:
+        """All observed proxies, or an even choice of them where the number of treatments makes that too many."""
+        count = max(MIN_PROXIES, MAX_ROWS // max(n_treatments, 1))
+        if len(self.sample_) <= count:
+            return self.sample_
+        return self.sample_[np.linspace(0, len(self.sample_) - 1, count).astype(int)]
+
+    def _bridge_over(self, encoded: np.ndarray, sample: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """For every treatment a: the rows (a, w, context) of the sample, and the bridge there (rows, outcomes)."""
+        n, count = len(sample), max(1, BLOCK_CELLS // (len(sample) * (encoded.shape[1] + sample.shape[1])))
+        for start in range(0, len(encoded), count):
+            block = encoded[start : start + count]
+            rows = np.hstack([np.repeat(block, n, axis=0), np.tile(sample, (len(block), 1))])
+            values = self.estimator_.predict(rows)
+            for k in range(len(block)):
+                yield rows[k * n : (k + 1) * n], values[k * n : (k + 1) * n]
+
+
+def flatten_pictures(value: Any) -> Any:
+    """Arrays (n, height, width) or (n, height, width, channels) as rows of pixels; anything else unchanged."""
+    if isinstance(value, np.ndarray) and value.ndim in (3, 4):
+        return value.reshape(len(value), -1)
+    return value
+
+
+def _check_copies(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
+    """A proxy that equals the treatment, the context or the other proxy cannot do its work."""
+    seen: dict[int, str] = {}
+    for name in ("treatment", "context", "outcome_proxy", "treatment_proxy"):
+        for j in range(matrices[name].shape[1]):
+            key = hash(matrices[name][:, j].tobytes())
+            if key in seen and seen[key] != name and roles[name].categorical_positions == set():
+                raise DataError(
+                    f"{TITLES[name]} column {j} equals a column of the {TITLES[seen[key]].lower()}: a variable cannot "
+                    "stand in two roles. Drop one of them."
+                )
+            seen.setdefault(key, name)

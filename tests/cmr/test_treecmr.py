@@ -1,0 +1,114 @@
+"""Tree estimators: the arrays against scikit-learn, a step, and what every estimator has to do."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.tree import DecisionTreeRegressor
+
+import prudent
+from prudent import IVRegression, datasets
+from prudent.cmr import TreeCMR
+from prudent.cmr._tree_ensemble import TreeEnsemble
+from prudent.errors import DataError, NotFittedError
+
+
+def problem(design: datasets.Design):
+    context = np.empty((len(design.outcome), 0)) if design.context is None else design.context
+    return design.outcome, np.hstack([design.action, context]), np.hstack([design.instruments, context])
+
+
+@pytest.fixture(scope="module")
+def design() -> datasets.Design:
+    return datasets.make_linear_gaussian(300, seed=0)
+
+
+def test_arrays_predict_what_scikit_learn_predicts():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    y = np.sin(x[:, :2]) + x[:, 2:]
+    trees = [DecisionTreeRegressor(max_depth=d, random_state=0).fit(x, y) for d in (1, 3, 6)]
+    ensemble = TreeEnsemble.of([t.tree_ for t in trees], [t.tree_.value.reshape(-1, 1, 2) for t in trees])
+    fresh = rng.normal(size=(500, 3))
+    expected = sum(tree.predict(fresh) for tree in trees)
+    np.testing.assert_allclose(ensemble.predict(fresh, np.ones((500, 1))), expected)
+    again = TreeEnsemble.from_arrays(ensemble.to_arrays())
+    assert np.array_equal(again.predict(fresh, np.ones((500, 1))), ensemble.predict(fresh, np.ones((500, 1))))
+
+
+@pytest.mark.parametrize(("name", "value"), [("left", 0), ("right", 10**6), ("feature", -5)])
+def test_damaged_trees_are_refused(name, value):
+    tree = DecisionTreeRegressor(max_depth=2).fit(np.arange(20.0)[:, None], np.arange(20.0)).tree_
+    arrays = TreeEnsemble.of([tree], [tree.value.reshape(-1, 1, 1)]).to_arrays()
+    arrays[f"trees.{name}"][0] = value
+    with pytest.raises(ValueError, match="tree"):
+        TreeEnsemble.from_arrays(arrays)
+
+
+@pytest.mark.parametrize("model", ["boosting", "forest"])
+def test_a_step_is_found(model):
+    # A step in a known column: no inverse problem, so trees should be sharp.
+    rng = np.random.default_rng(0)
+    z, k, u = rng.normal(size=(1000, 1)), rng.uniform(-1, 1, (1000, 1)), 0.5 * rng.normal(size=(1000, 1))
+    a = z + u + 0.3 * rng.normal(size=z.shape)
+    y = np.where(k > 0, 2.0, -1.0) + a + u
+    fitted = TreeCMR(model, n_folds=3).fit(y, np.hstack([a, k]), np.hstack([z, k]), seed=0)
+    values = fitted.predict([[0.0, -0.5], [0.0, 0.5]])[:, 0]
+    assert values[1] - values[0] == pytest.approx(3.0, abs=0.35)
+    places = np.linspace(-0.9, 0.9, 10)
+    high, low = (fitted.predict(np.column_stack([np.full(10, a), places])) for a in (1.0, -1.0))
+    assert np.mean(high - low) / 2 == pytest.approx(1.0, abs=0.12)  # plain regression: 1.19
+
+
+@pytest.mark.parametrize("settings", [{"score": "deepiv"}, {"n_folds": 1}, {"leaves": "constant"}])
+def test_variants_find_the_slope(settings):
+    design = datasets.make_linear_gaussian(1000, seed=0)
+    model = TreeCMR(**{"n_folds": 2, **settings}).fit(*problem(design), seed=0)
+    values = model.predict([[-1.0, 0.0], [1.0, 0.0]])
+    assert (values[1, 0] - values[0, 0]) / 2 == pytest.approx(2.0, abs=0.25)
+
+
+def test_discrete_action():
+    design = datasets.make_linear_gaussian(1500, seed=0, discrete=True)
+    model = TreeCMR(n_folds=2).fit(*problem(design), seed=0)
+    assert model.report_.discrete == (0,)
+    values = model.predict([[0.0, 0.0], [1.0, 0.0]])
+    assert values[1, 0] - values[0, 0] == pytest.approx(2.0, abs=0.5)
+
+
+@pytest.mark.parametrize("model", ["boosting", "forest"])
+def test_fit_in_a_model_saved_and_repeated(model, design, tmp_path):
+    estimator = TreeCMR(model, n_folds=2)
+    fitted = IVRegression(estimator, seed=3).fit(**design.roles())
+    again = IVRegression(estimator, seed=3).fit(**design.roles())
+    expected = fitted.effect([-1.0, 0.0, 1.0], [0.5])
+    assert np.array_equal(again.effect([-1.0, 0.0, 1.0], [0.5]), expected)
+    loaded = prudent.load(fitted.save(tmp_path / "model"))
+    assert np.array_equal(loaded.effect([-1.0, 0.0, 1.0], [0.5]), expected)
+    assert fitted.diagnose().weakest_f > 10
+
+
+def test_outcomes_are_columns_and_groups_stay_together(design):
+    y, x, c = problem(design)
+    model = TreeCMR(n_folds=2).fit(np.hstack([y, -y]), x, c, seed=0, groups=np.repeat(np.arange(100), 3))
+    assert model.predict(x[:7]).shape == (7, 2)
+
+
+def test_bad_input(design):
+    y, x, c = problem(design)
+    with pytest.raises(DataError, match="x must be finite"):
+        TreeCMR().fit(y, x * np.nan, c, seed=0)
+    with pytest.raises(DataError, match="Column 0 of x is constant"):
+        TreeCMR().fit(y, x * 0, c, seed=0)
+    with pytest.raises(DataError, match="needs at least 20 rows, got 9"):
+        TreeCMR().fit(y[:9], x[:9], c[:9], seed=0)
+    for settings, message in [
+        ({"model": "oak"}, "model must be one of"),
+        ({"score": "both"}, "score must be one of"),
+        ({"leaves": "cubic"}, "leaves must be one of"),
+        ({"n_folds": 0}, "n_folds must be a whole number"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            TreeCMR(**settings).fit(y, x, c, seed=0)
+    with pytest.raises(NotFittedError):
+        TreeCMR().predict(x)
+    assert clone(TreeCMR("forest")).get_params()["model"] == "forest"

@@ -1,0 +1,117 @@
+"""The tuner: better candidates win in both stages, candidates share a stack, nonsense is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import prudent
+from prudent import datasets
+from prudent.cmr import DFIV, DMLCMR
+from prudent.cmr._tune import apply_settings
+from prudent.errors import DataError
+from prudent.nn import MLPSpec, TabularSpec, TrainConfig, stack_groups
+
+BRIEF = TrainConfig(weight_decay=0.01, batch_size=64, max_steps=150, evaluate_every=50)
+
+
+def small(**settings) -> DMLCMR:
+    defaults = {"network": MLPSpec((8,)), "nuisance_network": MLPSpec((8,)), "n_components": 1, "n_repeats": 1}
+    return DMLCMR(1, n_functions=1, train=BRIEF, function_train=BRIEF, **{**defaults, **settings})
+
+
+@pytest.fixture(scope="module")
+def tuning():
+    space = {"learning_rate": [1e-6, 5e-3], "nuisance.weight_decay": [0.01, 300.0], "dropout_rate": [0.0, 0.9]}
+    return prudent.tune(small(), space, datasets.make_curve(600, curve="abs", seed=0), n_splits=2, seed=0)
+
+
+def test_the_obviously_better_candidate_wins(tuning):
+    # f cannot move at a rate of 1e-6; nuisances cannot bend with such a decay.
+    assert tuning.best["function.learning_rate"] == 5e-3
+    assert tuning.best["nuisance.weight_decay"] == 0.01
+    assert tuning.best["nuisance.learning_rate"] == 5e-3
+    assert tuning.best["nuisance.dropout_rate"] == 0.0
+
+
+def test_every_loss_is_reported_and_printed(tuning):
+    assert len(tuning.stage("nuisance")) == 8
+    assert len(tuning.stage("function")) == 4
+    assert set(tuning.trials[0].losses) == {"outcome", "action given instruments"}
+    scores = [trial.score for trial in tuning.stage("function")]
+    assert scores == sorted(scores)
+    text = str(tuning)
+    assert "moment error" in text
+    assert len(text.splitlines()) == 1 + 2 * 3 + 12
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tuning.best = {}
+
+
+def test_the_best_estimator_is_an_unfitted_copy(tuning):
+    model = tuning.estimator
+    assert not hasattr(model, "function_")
+    assert model.train.weight_decay == 0.01
+    assert model.function_train.learning_rate == 5e-3
+    assert model.nuisance_network.dropout_rate == 0.0
+    assert model.show_progress is None
+
+
+def test_other_estimators_are_tuned_by_moments_alone():
+    brief = TrainConfig(batch_size=128, max_steps=40, evaluate_every=20)
+    estimator = DFIV(network=MLPSpec((4,)), instrument_network=MLPSpec((8,)), n_functions=1, train=brief)
+    design = datasets.make_curve(400, curve="linear", seed=0)
+    metric = []
+    result = prudent.tune(
+        estimator,
+        {"ridge": [(1e-3, 1e-3), (1e-3, 300.0)]},
+        design,
+        n_splits=2,
+        metric=lambda f: metric.append(f) or 1.0,
+    )
+    assert result.best == {"function.ridge": (1e-3, 1e-3)}
+    assert result.trials[0].losses["metric"] == 1.0
+    assert len(metric) == 4
+
+
+def test_candidates_that_differ_in_numbers_share_a_stack():
+    wide, narrow = TabularSpec(widths=(64,)), TabularSpec(widths=(32,))
+    rates = [dataclasses.replace(BRIEF, learning_rate=rate) for rate in (1e-3, 1e-2)]
+    dropped = dataclasses.replace(wide, dropout_rate=0.3)
+    groups = stack_groups([(wide, rates[0]), (narrow, rates[0]), (dropped, rates[1])])
+    assert [group.places for group in groups] == [[0, 2], [1]]
+    np.testing.assert_allclose(groups[0].numbers.learning_rate, [1e-3, 1e-2])
+    np.testing.assert_allclose(groups[0].numbers.dropout_rate, [0.1, 0.3])
+    assert groups[1].numbers.dropout_rate is None
+
+
+def test_settings_start_from_the_rule_of_the_estimator():
+    model = apply_settings(DMLCMR(2), "nuisance", {"learning_rate": 0.01, "widths": (16,)}, 1000)
+    assert model.train == dataclasses.replace(DMLCMR(2).train_configs(1000)["nuisance"], learning_rate=0.01)
+    assert model.nuisance_network == TabularSpec(widths=(16,))
+    assert model.function_train is None
+
+
+@pytest.mark.parametrize(
+    ("space", "data", "error", "message"),
+    [
+        ({"speed": [1]}, None, ValueError, "'speed' is neither a parameter of DMLCMR nor a field"),
+        ({"critic.learning_rate": [1e-3]}, None, ValueError, "DMLCMR has no stage 'critic'"),
+        ({"learning_rate": []}, None, ValueError, "must be a list of values to try"),
+        ({"learning_rate": 1e-3}, None, ValueError, "must be a list of values to try"),
+        ([], None, ValueError, "at least one candidate, got none"),
+        ({"learning_rate": [1e-3]}, [1, 2], DataError, "data must be a Design, arrays by role"),
+        ({"learning_rate": [1e-3]}, {"y": [1.0], "x": [1.0], "c": [1.0]}, DataError, "needs at least 20 rows"),
+    ],
+)
+def test_bad_requests(space, data, error, message):
+    data = datasets.make_curve(100, seed=0) if data is None else data
+    with pytest.raises(error, match=message):
+        prudent.tune(small(), space, data)
+
+
+def test_bad_estimator_and_splits():
+    data = datasets.make_curve(100, seed=0)
+    with pytest.raises(TypeError, match="estimator must be a moment estimator"):
+        prudent.tune("DMLCMR", {"learning_rate": [1e-3]}, data)
+    with pytest.raises(ValueError, match="n_splits must be a whole number of at least 2"):
+        prudent.tune(small(), {"learning_rate": [1e-3]}, data, n_splits=1)

@@ -1,0 +1,291 @@
+"""ProximalRegression: roles, effects, standard errors, diagnostics and saved models."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from matplotlib.axes import Axes
+
+import prudent
+from prudent import ProximalRegression, datasets
+from prudent.cmr import MomentEstimator
+from prudent.errors import DataError, NotFittedError, RoleError
+
+ROLES = {"outcome": "y", "treatment": "a", "outcome_proxy": "w", "treatment_proxy": "v"}
+
+
+class LinearIV(MomentEstimator):
+    """Two-stage least squares in closed form: what linear problems are compared with."""
+
+    def fit(self, y, x, c, *, seed, groups=None):
+        x, c = (np.hstack([np.ones((len(y), 1)), m]) for m in (x, c))
+        fitted = c @ np.linalg.lstsq(c, x, rcond=None)[0]
+        self.coefficients_ = np.linalg.lstsq(fitted, y, rcond=None)[0]
+        return self
+
+    def predict(self, x):
+        return np.hstack([np.ones((len(x), 1)), x]) @ self.coefficients_
+
+    def to_state(self):
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return datasets.make_linear_proximal(400, seed=0).frame()
+
+
+@pytest.fixture(scope="module")
+def model(frame, quick_estimator) -> ProximalRegression:
+    return ProximalRegression(quick_estimator(), seed=0).fit(frame, **ROLES)
+
+
+def textbook(data, a):
+    """Effect at ``a`` and its standard error, from the influence function of the just-identified estimator."""
+    n = len(data.outcome)
+    x = np.hstack([np.ones((n, 1)), data.treatment, data.outcome_proxy])
+    z = np.hstack([np.ones((n, 1)), data.treatment, data.treatment_proxy])
+    b = np.linalg.solve(z.T @ x, z.T @ data.outcome[:, 0])
+    at = np.column_stack([np.ones(n), np.full(n, a), data.outcome_proxy[:, 0]])
+    q = z @ np.linalg.solve(x.T @ z / n, at.mean(axis=0))
+    score = at @ b + q * (data.outcome[:, 0] - x @ b)
+    return (at @ b).mean(), score.std() / np.sqrt(n)
+
+
+def test_linear_effect_and_standard_error_agree_with_the_textbook():
+    data = datasets.make_linear_proximal(2000, seed=1)
+    model = ProximalRegression(LinearIV(), seed=0).fit(**data.roles())
+    for a in (-1.0, 0.0, 1.0):
+        value, error = textbook(data, a)
+        found = model.interval([a])
+        assert model.effect([a])[0] == pytest.approx(value)
+        assert found.plug_in[0] == pytest.approx(value)
+        assert found.standard_error[0] == pytest.approx(error, rel=0.1)
+        # Debiasing an estimator that has no bias moves it by a fraction of the standard error.
+        assert abs(found.value[0] - value) < 0.5 * error
+        np.testing.assert_allclose(found.upper - found.lower, 2 * 1.959964 * found.standard_error, rtol=1e-5)
+    effect, error = model.effect([1.0], return_error=True)
+    assert effect[0] == pytest.approx(value)
+    assert error[0] == found.standard_error[0]
+
+
+@pytest.mark.slow
+def test_intervals_cover_at_the_nominal_rate():
+    from prudent.proximal._inference import Correction
+
+    hits, biased_hits, n, runs = 0, 0, 500, 200
+    for seed in range(runs):
+        data = datasets.make_linear_proximal(n, seed=2000 + seed)
+        x, c = np.hstack([data.treatment, data.outcome_proxy]), np.hstack([data.treatment, data.treatment_proxy])
+        estimator = LinearIV().fit(data.outcome, x, c, seed=0)
+        at = np.hstack([np.ones((n, 1)), data.outcome_proxy])
+        truth = data.truth([1.0])[0]
+        # The second bridge is shrunk by a tenth: the score must make up for it.
+        for factor in (1.0, 0.9):
+            correction = Correction.of(data.outcome, x, c, factor * estimator.predict(x), seed=seed)
+            value, error = correction.score(at, factor * estimator.predict(at))
+            hits += (factor == 1.0) * (abs(value[0] - truth) < 1.96 * error[0])
+            biased_hits += (factor != 1.0) * (abs(value[0] - truth) < 1.96 * error[0])
+    # Three binomial standard errors below 0.95.
+    assert hits / runs > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)
+    assert biased_hits / runs > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)
+
+
+def test_groups_widen_the_standard_error():
+    data = datasets.make_linear_proximal(300, seed=2)
+    tripled = {name: np.repeat(value, 3, axis=0) for name, value in data.roles().items()}
+    unit = np.repeat(np.arange(300), 3)
+    plain = ProximalRegression(LinearIV(), seed=0).fit(**tripled).interval([0.0])
+    grouped = ProximalRegression(LinearIV(), seed=0).fit(**tripled, groups=unit).interval([0.0])
+    assert grouped.standard_error[0] / plain.standard_error[0] == pytest.approx(np.sqrt(3), rel=0.1)
+
+
+def test_frames_and_arrays_give_the_same_model(frame, model, quick_estimator):
+    polars = ProximalRegression(quick_estimator(), seed=0).fit(pl.from_pandas(frame), **ROLES)
+    arrays = ProximalRegression(quick_estimator(), seed=0).fit(**datasets.make_linear_proximal(400, seed=0).roles())
+    expected = model.effect([0.0, 1.0])
+    assert np.array_equal(polars.effect([0.0, 1.0]), expected)
+    assert np.array_equal(arrays.effect([0.0, 1.0]), expected)
+
+
+def test_only_the_outcome_proxy_is_modelled(model):
+    assert model.estimator_.report_.modelled == (1,)
+
+
+def test_ablation_options_change_the_fit_and_are_checked(model, frame, quick_estimator):
+    observed = ProximalRegression(quick_estimator(outcome="observed", draws=1), seed=0).fit(frame, **ROLES)
+    assert observed.estimator_.report_.outcome_r2 == ()
+    assert observed.effect([1.0])[0] != model.effect([1.0])[0]
+    for name, value in (("outcome", "guessed"), ("draws", 3)):
+        with pytest.raises(ValueError, match=f"{name} must be one of"):
+            ProximalRegression(quick_estimator(**{name: value}), seed=0).fit(frame, **ROLES)
+
+
+def test_effect_is_the_mean_of_the_bridge(model, frame):
+    by_hand = model.bridge(1.5, frame[["w"]]).mean()
+    assert model.effect([1.5])[0] == pytest.approx(by_hand, rel=1e-5)
+    np.testing.assert_allclose(model.contrast([1.0], [0.0]), model.effect([1.0]) - model.effect([0.0]))
+    assert model.bridge([0.0, 1.0, 2.0], [0.5]).shape == (3,)
+
+
+def test_two_treatments_context_categories_and_two_outcomes():
+    rng = np.random.default_rng(0)
+    n = 1500
+    u, x = rng.standard_normal(n), rng.standard_normal(n)
+    v, w = u + 0.5 * rng.standard_normal(n), u + x + 0.5 * rng.standard_normal(n)
+    dose, arm = 0.5 * u + 0.5 * v + rng.standard_normal(n), np.where(u + v + rng.standard_normal(n) > 0, "drug", "none")
+    y = 2 * dose + (arm == "drug") + u + 0.5 * x + 0.1 * rng.standard_normal(n)
+    frame = pd.DataFrame({"y": y, "y2": -y, "dose": dose, "arm": arm, "w": w, "v": v, "x": x})
+    model = ProximalRegression(LinearIV(), seed=0).fit(
+        frame,
+        outcome=["y", "y2"],
+        treatment=["dose", "arm"],
+        outcome_proxy="w",
+        treatment_proxy="v",
+        context="x",
+    )
+    effect = model.effect([[1.0, "drug"], [0.0, "drug"], [0.0, "none"]])
+    assert effect.shape == (3, 2)
+    np.testing.assert_allclose(effect[:, 0] - effect[2, 0], [3.0, 1.0, 0.0], atol=0.15)
+    np.testing.assert_allclose(effect[:, 1], -effect[:, 0], atol=1e-6)
+    assert model.interval([[1.0, "drug"]]).standard_error.shape == (1, 2)
+    assert model.bridge([[1.0, "drug"]], {"w": 0.0}, {"x": 1.0}).shape == (1, 2)
+    with pytest.raises(RoleError, match=r"needs a context with columns \['x'\]"):
+        model.bridge([[1.0, "drug"]], {"w": 0.0})
+    with pytest.raises(DataError, match="a curve needs a scalar treatment"):
+        model.plot_effect()
+
+
+def test_pictures_are_compressed():
+    rng = np.random.default_rng(0)
+    n = 400
+    u = rng.standard_normal(n)
+    v = u + 0.3 * rng.standard_normal(n)
+    dose = 0.5 * u + v + rng.standard_normal(n)
+    stripe, blob = np.zeros((12, 12)), np.zeros((12, 12))
+    stripe[:, 4:6], blob[6:9, 6:9] = 1.0, 1.0
+    treatment = dose[:, None, None] * stripe + 0.05 * rng.standard_normal((n, 12, 12))
+    proxy = u[:, None, None] * blob + 0.05 * rng.standard_normal((n, 12, 12))
+    y = 2 * dose + u + 0.1 * rng.standard_normal(n)
+    roles = {
+        "outcome": y,
+        "treatment": treatment,
+        "outcome_proxy": proxy,
+        "treatment_proxy": np.column_stack([v, v**2]),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # Most components of the proxy are noise.
+        model = ProximalRegression(LinearIV(), seed=0).fit(**roles)
+        whole = ProximalRegression(LinearIV(), seed=0, compress=False).fit(**roles)
+    assert model.estimator_.coefficients_.shape == (1 + 64 + 16, 1)
+    assert set(model.compression_) == {"treatment", "outcome_proxy"}
+    assert model.effect(treatment[:3]).shape == (3,)
+    assert "variance kept" in str(model.diagnose())
+    assert whole.estimator_.coefficients_.shape == (1 + 144 + 144, 1)
+
+
+def test_diagnosis_and_summary_read_well(model):
+    diagnosis = model.diagnose()
+    assert diagnosis.weakest_f > 23.1
+    assert diagnosis.warnings() == []
+    text = model.summary()
+    for words in ("proxy strength, w: effective F", "strong", "moment error, audited folds", "std. error"):
+        assert words in text
+    assert isinstance(model.plot_effect(truth=lambda a: 2 * a + 0.5), Axes)
+    assert "95% interval" in str(model.interval([0.0, 1.0]))
+
+
+def test_useless_proxies_are_warned_about(frame):
+    rng = np.random.default_rng(5)
+    for role, name in (("treatment proxy", "v"), ("outcome proxy", "w")):
+        noise = frame.assign(**{name: rng.standard_normal(len(frame))})
+        with pytest.warns(UserWarning, match="weak proxies: given the treatment"):
+            model = ProximalRegression(LinearIV(), seed=0).fit(noise, **ROLES)
+        assert model.diagnose().weakest_f < 10, role
+
+
+def test_swapped_proxies_are_noticed_where_data_can_tell():
+    """With more outcome proxies than treatment proxies the bridge has more arguments than equations."""
+    data = datasets.make_demand_proximal(1000, seed=1000)
+    roles = data.roles()
+    roles["outcome_proxy"], roles["treatment_proxy"] = roles["treatment_proxy"], roles["outcome_proxy"]
+    with pytest.warns(UserWarning, match="Are the proxies swapped"):
+        ProximalRegression(LinearIV(), seed=0).fit(**roles)
+
+
+def test_violated_moment_is_reported(frame, quick_estimator):
+    """A linear bridge cannot explain an outcome that is quadratic in the treatment."""
+    from prudent.nn import MLPSpec
+
+    curved = frame.assign(y=frame["y"] + 3 * frame["a"] ** 2)
+    with pytest.warns(UserWarning, match="the moment is violated on held-out rows"):
+        model = ProximalRegression(quick_estimator(network=MLPSpec(())), seed=0).fit(curved, **ROLES)
+    assert "the moment is violated" in str(model.diagnose())
+
+
+def test_saved_model_gives_the_same_numbers(model, tmp_path):
+    folder = model.save(tmp_path / "model")
+    assert sorted(p.name for p in folder.iterdir()) == ["model.json", "weights.safetensors"]
+    again = prudent.load(folder)
+    assert isinstance(again, ProximalRegression)
+    assert np.array_equal(again.effect([0.0, 1.0]), model.effect([0.0, 1.0]))
+    assert np.array_equal(again.interval([0.0]).standard_error, model.interval([0.0]).standard_error)
+    assert np.array_equal(again.bridge([0.0], [1.0]), model.bridge([0.0], [1.0]))
+    assert str(again.diagnose()) == str(model.diagnose())
+    assert again.diagnose() == model.diagnose()
+
+
+def test_default_network_levels_off(frame):
+    """Where there are no data the default bridge does not run away."""
+    model = ProximalRegression(seed=0)
+    parts = {name: np.zeros((3, 1)) for name in ("treatment", "outcome_proxy", "context")}
+    estimator = model._prepared(parts)
+    assert estimator.network.activation == "tanh"
+    assert model.estimator is None
+
+
+@pytest.mark.parametrize(
+    ("change", "roles", "error", "message"),
+    [
+        (lambda f: f, {"outcome": "sales"}, RoleError, "Outcome column 'sales' is not in the data"),
+        (lambda f: f, {"treatment_proxy": "w"}, RoleError, "Column 'w' has two roles"),
+        (lambda f: f, {"outcome_proxy": []}, RoleError, "outcome_proxy is missing"),
+        (lambda f: f.assign(w=1.0), {}, DataError, "Outcome proxy column 'w' is constant"),
+        (lambda f: f.assign(v=1.0), {}, DataError, "Treatment proxy column 'v' is constant"),
+        (lambda f: f.assign(v=f["w"]), {}, DataError, "Treatment proxy column 0 equals a column of the outcome proxy"),
+        (lambda f: f.assign(w=f["a"]), {}, DataError, "Outcome proxy column 0 equals a column of the treatment"),
+        (lambda f: f.assign(w=np.nan), {}, DataError, "must be finite"),
+        (lambda f: f.assign(y="high"), {}, DataError, "Outcome must be numeric"),
+        (lambda f: f.head(3), {}, DataError, "at least 20 rows, got 3"),
+        (lambda f: f.head(0), {}, DataError, "at least one row"),
+    ],
+)
+def test_bad_tables(frame, change, roles, error, message):
+    with pytest.raises(error, match=message):
+        ProximalRegression().fit(change(frame), **{**ROLES, **roles})
+
+
+def test_bad_calls(frame, model):
+    with pytest.raises(NotFittedError, match="not fitted"):
+        ProximalRegression().effect(1.0)
+    with pytest.raises(DataError, match="Treatment must have 1 columns as in fit, got 2"):
+        model.effect(np.zeros((4, 2)))
+    with pytest.raises(RoleError, match="without context"):
+        model.bridge(1.0, 1.0, {"x": 1.0})
+    with pytest.raises(DataError, match="equally many rows"):
+        model.bridge([1.0, 2.0], [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="level must be between 0 and 1, got 95"):
+        model.interval([1.0], level=95)
+    with pytest.raises(TypeError, match="estimator must be a moment estimator"):
+        ProximalRegression(object()).fit(frame, **ROLES)
+    with pytest.raises(ValueError, match="seed must be a whole number"):
+        ProximalRegression(seed=-1).fit(frame, **ROLES)
+    with pytest.raises(DataError, match="must have 400 rows like the outcome, got 399"):
+        ProximalRegression().fit(
+            outcome=frame[["y"]],
+            treatment=frame[["a"]],
+            outcome_proxy=frame[["w"]].head(399),
+            treatment_proxy=frame[["v"]],
+        )
