@@ -25,6 +25,8 @@ CURVE_EPISODES, SCORE_EPISODES = 10, 20
 # A checkpoint holds the replay buffer, so it is not written after every block.
 CHECKPOINT_SECONDS = 120.0
 CHECKPOINT_NAME = "checkpoint.safetensors"
+# Place of the quaternion's first number, the cosine of half the angle, in the ant's expert observation.
+ANT_QUATERNION = 2
 VERSIONS = ("equinox", "gymnasium", "jax", "mujoco", "numpy", "prudent")
 
 
@@ -44,6 +46,11 @@ class Recipe:
     """Share of the training episodes that execute the noise of demonstrations, so that the expert stands it."""
     kicks: tuple[tuple[int, float], ...] = ()
     """Half of the training episodes start with a random velocity: (coordinate, largest). Motion is found faster so."""
+    largest_turn: float | None = None
+    """A training episode in which the ant's body has turned by more than this (radians, any axis) ends as if fallen.
+
+    An ant on its back is healthy in Gymnasium's sense, never gets up, and would fill the memory with useless steps.
+    """
 
 
 RECIPES = {
@@ -64,6 +71,7 @@ RECIPES = {
         ignored=(0,),
         noised_share=0.25,
         kicks=((0, 2.0),),
+        largest_turn=1.0,
     ),
 }
 
@@ -98,6 +106,8 @@ class SpeedTracking:
             action = env.demonstrate(actions[i])[1] if self._noised[i] else actions[i]
             _, reward[i], fallen[i], _, info = env.step(action)
             next_obs[i] = info["expert_obs"]
+        if self.recipe.largest_turn is not None:
+            fallen[np.abs(next_obs[:, ANT_QUATERNION]) < np.cos(self.recipe.largest_turn / 2)] = 1.0
         reward += self.recipe.alive_bonus * (1.0 - fallen)
         self._age += 1
         go_on = next_obs.copy()
