@@ -106,8 +106,10 @@ class TestLearner:
         # The policy that does nothing has an error of 0.8^2 / 3 = 0.21.
         assert trainer.best_value > -0.03
 
-    def test_resumed_run_equals_an_uninterrupted_one(self, learner, tmp_path):
+    @pytest.mark.parametrize("overlap", [False, True])
+    def test_resumed_run_equals_an_uninterrupted_one(self, learner, tmp_path, overlap):
         _, training, plan = learner
+        plan = dataclasses.replace(plan, overlap=overlap)
         whole, first = (training.Trainer(Chase(), plan, seed=1001) for _ in range(2))
         for _ in range(3):
             whole.run_block()

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,10 @@ import numpy as np
 from prudent.envs._experts import scale_obs
 from prudent.envs._sac import Agent, Replay, SACConfig, numpy_policy, sum_rewards, update
 from prudent.errors import DataError, ModelFileError
+from prudent.nn import MLP
+
+# One step of all environments: obs, actions, reward, next obs, ended, obs to go on with.
+Step = tuple[np.ndarray, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +41,8 @@ class TrainingPlan:
     """Steps between updates."""
     update_ratio: float = 0.5
     """Critic updates per step."""
+    overlap: bool = False
+    """Collect the next steps in a second thread while updating; the policy that collects is then one update older."""
 
 
 class TrainingTask(Protocol):
@@ -85,14 +92,24 @@ class Trainer:
         """Steps, updates and an evaluation; returns the new point of the learning curve."""
         start = time.perf_counter()
         rng = np.random.default_rng([self.seed, self.block])
-        obs = self.task.reset(rng)
+        # Two threads must not share a generator: the result would depend on who comes first.
+        roll_rng = np.random.default_rng([self.seed, self.block, 1]) if self.plan.overlap else rng
+        obs = self.task.reset(roll_rng)
         if self.block == 0:
-            obs = self._warm_up(obs, rng)
+            obs = self._warm_up(obs, roll_rng)
         returns, losses = [], []
-        for _ in range(self.plan.block // self.plan.chunk):
-            obs, mean_reward = self._collect(obs, self.plan.chunk, rng)
-            returns.append(mean_reward)
-            losses.append(self._update(rng))
+        n_chunks = self.plan.block // self.plan.chunk
+        with ThreadPoolExecutor(1) as second:
+            coming = second.submit(self._collect, obs, self.agent.actor, roll_rng)
+            for number in range(1, n_chunks + 1):
+                obs, rows, mean_reward = coming.result()
+                self._store(rows)
+                returns.append(mean_reward)
+                if self.plan.overlap and number < n_chunks:
+                    coming = second.submit(self._collect, obs, self.agent.actor, roll_rng)
+                losses.append(self._update(rng))
+                if not self.plan.overlap and number < n_chunks:
+                    coming = second.submit(self._collect, obs, self.agent.actor, roll_rng)
         value, shown = self.task.evaluate(self._policy(), self.block)
         if value > self.best_value:
             self.best_value, self.best_actor = value, self.agent.actor
@@ -131,20 +148,19 @@ class Trainer:
         self._store(rows)
         return obs
 
-    def _collect(self, obs: np.ndarray, steps: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        policy = numpy_policy(self.agent.actor)
+    def _collect(self, obs: np.ndarray, actor: MLP, rng: np.random.Generator) -> tuple[np.ndarray, list[Step], float]:
+        policy = numpy_policy(actor)
         rows, rewards = [], []
-        for _ in range(steps // self.task.n_envs):
+        for _ in range(self.plan.chunk // self.task.n_envs):
             noise = rng.standard_normal((self.task.n_envs, self.task.action_size), dtype=np.float32)
             actions = policy(self._scaled(obs), noise)
             reward, next_obs, ended, go_on = self.task.step(actions)
             rows.append((obs, actions, reward, next_obs, ended, go_on))
             rewards.append(reward)
             obs = go_on
-        self._store(rows)
-        return obs, float(np.mean(rewards))
+        return obs, rows, float(np.mean(rewards))
 
-    def _store(self, rows: list[tuple[np.ndarray, ...]]) -> None:
+    def _store(self, rows: list[Step]) -> None:
         obs, actions, reward, next_obs, ended, go_on = (np.stack(part) for part in zip(*rows, strict=True))
         config = self.plan.learner
         # Where an episode ends, by a fall or by time, the next one starts somewhere else.
@@ -203,8 +219,7 @@ class Trainer:
             raise ModelFileError(f"{path} does not exist. Start without --resume.") from None
         except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as cause:
             raise ModelFileError(f"{path} is not a readable checkpoint ({cause}). Start without --resume.") from None
-        asked = json.loads(json.dumps(dataclasses.asdict(self.plan)))
-        if state["plan"] != asked or state["seed"] != self.seed:
+        if _plan_from_json(state["plan"]) != self.plan or state["seed"] != self.seed:
             raise DataError(
                 f"{path} belongs to a run with other settings (seed {state['seed']}). Give the same, or start anew."
             )
@@ -215,6 +230,15 @@ class Trainer:
         self.mean, self.scale = arrays["mean"], arrays["scale"]
         self.block, self.best_value = state["block"], state["best_value"]
         self.curve, self.seconds = state["curve"], state["seconds"]
+
+
+def _plan_from_json(saved: dict[str, Any]) -> TrainingPlan | None:
+    """The plan of a checkpoint; a setting that it does not name has its default. None if it is not such a plan."""
+    try:
+        learner = {**saved["learner"], "widths": tuple(saved["learner"]["widths"])}
+        return TrainingPlan(**{**saved, "learner": SACConfig(**learner)})
+    except (KeyError, TypeError):
+        return None
 
 
 def _named_leaves(prefix: str, tree: Any) -> dict[str, np.ndarray]:
