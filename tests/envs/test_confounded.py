@@ -89,7 +89,8 @@ class TestRobots:
                 break
 
     @pytest.mark.parametrize("robot", ROBOT_NAMES)
-    def test_simulator_is_that_of_gymnasium(self, robot):
+    def test_simulator_is_that_of_gymnasium(self, robot, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # Gymnasium's own task makes MuJoCo write a log file where it stands.
         env = envs.ConfoundedLocomotion(robot, noise_horizon=2)
         env.reset(seed=1001)
         settings = {"exclude_current_positions_from_observation": False, **ROBOTS[robot].settings}

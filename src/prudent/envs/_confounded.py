@@ -146,7 +146,7 @@ class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
 
     def step(self, action: np.ndarray):
         """Execute ``action`` under the disturbance, clipped to the action space."""
-        space = self.action_space
+        space: Any = self.action_space
         executed = checked_action(self._apply(checked_action(action, space), self.u_o), space)
         state, reward, terminated, truncated, info = self.env.step(executed.astype(space.dtype))
         self._u_o.advance()

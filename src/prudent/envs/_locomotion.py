@@ -13,6 +13,7 @@ The noise is added to what is observed and done; the simulator's state is never 
 
 import dataclasses
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -161,7 +162,8 @@ class ConfoundedLocomotion(gymnasium.Env, Demonstrable):
 def _make_simulator(robot: Robot, render_mode: str | None) -> tuple[Any, Callable[[np.ndarray], None]]:
     """Gymnasium's task, and a function that advances its physics by one step."""
     try:
-        import mujoco
+        # Its functions live in an extension that type checkers cannot read.
+        mujoco: Any = import_module("mujoco")
     except ImportError:
         raise ImportError(f"{robot.env_id} needs MuJoCo. Install it with: pip install 'prudent[mujoco]'") from None
     # MuJoCo's notes on Gymnasium's model files are of no use to our users, and would make a log file where they stand.

@@ -57,7 +57,7 @@ RECIPES = {
     "half-cheetah": Recipe(222_000, TrainingPlan(SACConfig(discount=0.98))),
     # From a stand, the hopper learns to topple forwards slowly; thrown into the air, it learns to land and hop on.
     "hopper": Recipe(
-        300_000,
+        486_000,
         TrainingPlan(SACConfig(discount=0.99, n_steps=4, batch_size=64), update_ratio=1.0),
         alive_bonus=1.0,
         noised_share=0.25,
@@ -65,7 +65,7 @@ RECIPES = {
     ),
     # The ant's own y, the first coordinate, is as arbitrary as its x.
     "ant": Recipe(
-        900_000,
+        462_000,
         TrainingPlan(SACConfig(discount=0.95, n_steps=3, batch_size=64), update_ratio=1.0, overlap=True, block=24_000),
         alive_bonus=1.0,
         ignored=(0,),
@@ -112,7 +112,7 @@ class SpeedTracking:
         self._age += 1
         go_on = next_obs.copy()
         for i in np.flatnonzero((fallen > 0) | (self._age >= EPISODE_STEPS)):
-            go_on[i] = self._start(i)
+            go_on[i] = self._start(int(i))
         return reward, next_obs, fallen, go_on
 
     def evaluate(self, policy: Callable[[np.ndarray], np.ndarray], block: int) -> tuple[float, dict[str, float]]:

@@ -82,15 +82,16 @@ class Agent(eqx.Module):
         keys = jax.random.split(jax.random.key(seed), 3)
         actor = MLP(obs_size, 2 * action_size, config.widths, activation="relu", key=keys[0])
         first, second = (Critic(obs_size + action_size, config.widths, key=key) for key in keys[1:])
+        critics: Any = (first, second)
         log_alpha = jnp.log(jnp.float32(0.1))
         adam = optax.scale_by_adam()
         return Agent(
             actor=actor,
-            critics=(first, second),
-            targets=(first, second),
+            critics=critics,
+            targets=critics,
             log_alpha=log_alpha,
             actor_moments=adam.init(eqx.filter(actor, eqx.is_inexact_array)),
-            critic_moments=adam.init((first, second)),
+            critic_moments=adam.init(critics),
             alpha_moments=adam.init(log_alpha),
         )
 

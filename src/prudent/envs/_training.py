@@ -48,10 +48,16 @@ class TrainingPlan:
 class TrainingTask(Protocol):
     """Environments in lockstep, as the trainer sees them."""
 
-    obs_size: int
-    action_size: int
-    n_envs: int
-    ignored: Sequence[int]  # Coordinates that the networks do not see.
+    @property
+    def obs_size(self) -> int: ...
+    @property
+    def action_size(self) -> int: ...
+    @property
+    def n_envs(self) -> int: ...
+    @property
+    def ignored(self) -> Sequence[int]:
+        """Coordinates that the networks do not see."""
+        ...
 
     def reset(self, rng: np.random.Generator) -> np.ndarray:
         """Start all episodes; observations (n_envs, obs_size)."""
