@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "CausalImitation": "prudent.imitation",
     "IVRegression": "prudent.iv",
     "ProximalRegression": "prudent.proximal",
     "load": "prudent._storage",
@@ -19,9 +20,10 @@ _HOME = {
     "PrudentError": "prudent.errors",
     "RoleError": "prudent.errors",
 }
-_PACKAGES = ("bench", "cmr", "datasets", "envs", "errors", "iv", "ltl", "nn", "proximal")
+_PACKAGES = ("bench", "cmr", "datasets", "envs", "errors", "imitation", "iv", "ltl", "nn", "proximal")
 
 __all__ = [
+    "CausalImitation",
     "DataError",
     "IVRegression",
     "ModelFileError",
@@ -34,6 +36,7 @@ __all__ = [
     "datasets",
     "envs",
     "errors",
+    "imitation",
     "iv",
     "load",
     "ltl",
@@ -43,10 +46,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from prudent import bench, cmr, datasets, envs, errors, iv, ltl, nn, proximal
+    from prudent import bench, cmr, datasets, envs, errors, imitation, iv, ltl, nn, proximal
     from prudent._storage import load
     from prudent.cmr import tune
     from prudent.errors import DataError, ModelFileError, NotFittedError, PrudentError, RoleError
+    from prudent.imitation import CausalImitation
     from prudent.iv import IVRegression
     from prudent.proximal import ProximalRegression
 

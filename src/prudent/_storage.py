@@ -17,11 +17,16 @@ FORMAT_VERSION = 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 # Only these names are looked up for what a file says it is.
 KINDS = {
-    "IVRegression": "prudent.iv",
-    "ProximalRegression": "prudent.proximal",
+    "BehaviourCloning": "prudent.imitation",
     "CEVAE": "prudent.proximal",
+    "CausalImitation": "prudent.imitation",
+    "Expert": "prudent.envs",
+    "IVRegression": "prudent.iv",
     "PKDR": "prudent.proximal",
     "PlainRegression": "prudent.proximal",
+    "ProximalRegression": "prudent.proximal",
+    "ResiduIL": "prudent.imitation",
+    "SequenceCloning": "prudent.imitation",
 }
 
 

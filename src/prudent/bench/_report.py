@@ -12,6 +12,7 @@ from prudent.bench._folder import Sweep, load_folder
 from prudent.bench._table import Row, Table, csv_text, entry_text, footnotes, margin_texts, markdown, shortfalls, tables
 
 _ALL_REACHED = "Nothing: all cells ran, no target or goal is missed."
+_ALL_RAN = "All cells ran. A quick run is not judged by targets."
 _MARKS = {
     True: '<b class=yes title="target reached">✓</b>',
     False: '<b class=no title="target missed">✗</b>',
@@ -33,7 +34,7 @@ def write_report(folder: Path, *, format: str = "html", out: Path | None = None)
 
 
 def not_reached(sweep: Sweep) -> list[str]:
-    """Plain sentences: missed targets and goals, missing cells, failures, lost workers."""
+    """Plain sentences: missed targets and goals, missing cells, failures, lost workers; or that there are none."""
     missed: dict[str, list[str]] = {}
     for miss in shortfalls(sweep):
         value, bound = (format(number, miss.metric.format) for number in (miss.value, miss.bound))
@@ -47,7 +48,7 @@ def not_reached(sweep: Sweep) -> list[str]:
         lines.append(f"{errors} of {total} cells failed")
     if sweep.lost_workers:
         lines.append(f"{sweep.lost_workers} attempts ended with the death of a worker process")
-    return lines
+    return lines or [_ALL_RAN if sweep.experiment.is_quick else _ALL_REACHED]
 
 
 def html_page(sweeps: list[Sweep]) -> str:
@@ -106,7 +107,7 @@ def _section(sweep: Sweep) -> str:
         *(_html_table(table) for table in tables(sweep)),
         f'<ul class="quiet notes">{_items(footnotes(sweep))}</ul>',
         f"<pre class=command>{escape(sweep.command)}</pre>",
-        f"<h3>Not reached</h3>\n<ul>{_items(not_reached(sweep) or [_ALL_REACHED])}</ul>",
+        f"<h3>Not reached</h3>\n<ul>{_items(not_reached(sweep))}</ul>",
         _errors(sweep),
         f"<details>\n<summary>Time and memory</summary>\n{_times(sweep)}\n</details>\n</section>",
     ]
@@ -166,7 +167,7 @@ def _markdown_page(sweeps: list[Sweep]) -> str:
     parts = ["# Prudent benchmarks\n"]
     for sweep in sweeps:
         heading = f"## {sweep.experiment.title} (`{sweep.experiment.name}`)"
-        failed = "\n".join(f"- {line}" for line in not_reached(sweep) or [_ALL_REACHED])
+        failed = "\n".join(f"- {line}" for line in not_reached(sweep))
         parts.append(f"{heading}\n\n{markdown(sweep)}\nNot reached:\n\n{failed}\n")
     return "\n".join(parts)
 

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from prudent.cli import _bench, _demo, _iv, _ltl, _proximal
+from prudent.cli import _bench, _demo, _experts, _imitate, _iv, _ltl, _proximal
 
 app = typer.Typer(
     name="prudent",
@@ -15,7 +15,9 @@ app = typer.Typer(
 )
 app.add_typer(_iv.app, name="iv")
 app.add_typer(_proximal.app, name="proximal")
+app.add_typer(_imitate.app, name="imitate")
 app.add_typer(_ltl.app, name="ltl")
+app.add_typer(_experts.app, name="experts")
 app.add_typer(_bench.app, name="bench")
 app.command(name="demo")(_demo.demo)
 

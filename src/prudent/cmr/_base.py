@@ -11,6 +11,9 @@ from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._folds import cross_fit_folds
 from prudent.errors import DataError, NotFittedError
 
+# Units on which a moment can be measured out of fold.
+MIN_UNITS = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class MomentError:
@@ -102,7 +105,7 @@ def regress_out_of_fold(
     features = Nystroem(gamma=1.0 / (2 * c.shape[1]), n_components=min(200, max(1, len(c) // 2)), random_state=seed)
     fitted = np.zeros_like(target)
     n_units = len(c) if groups is None else len(np.unique(groups))
-    if n_units < 4:
+    if n_units < MIN_UNITS:
         raise DataError(f"The moment can be measured on four units or more, got {n_units}. Give more rows.")
     folds = cross_fit_folds(len(c), min(n_folds, n_units // 2), np.random.default_rng(seed), groups)
     # Matrices are small: threads of the linear algebra library would spend their time waiting for each other.

@@ -13,7 +13,7 @@ import numpy as np
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix, image_columns, numeric_columns
-from prudent.cmr._base import MomentError, residual_moment
+from prudent.cmr._base import MIN_UNITS, MomentError, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.cmr._neural import (
     NeuralEstimator,
@@ -73,9 +73,10 @@ class FitReport:
     """Facts about a fit, all out of fold: nuisance quality, strength of C for the modelled columns, the moment.
 
     ``moment`` is measured on two audited folds, each with one network for f that was fitted without the fold, by
-    nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold. It
-    speaks of that fit, which is a little worse than the one that is returned. With ``start="regression"`` the outcome
-    of which ``outcome_r2`` speaks is what the regression leaves.
+    nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold, or
+    with fewer than four units a fold. It speaks of that fit, which is a little worse than the one that is returned.
+    With ``start="regression"`` the outcome of which ``outcome_r2`` speaks is what the regression leaves, and the moment
+    leaks a little: the regressions of other folds have seen the audited rows.
     """
 
     n_rows: int
@@ -384,8 +385,12 @@ def _r2(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
 def _audited_moment(
     audited: list[tuple[np.ndarray, Matrix]], c: Matrix, groups: np.ndarray | None, seed: int
 ) -> MomentError | None:
-    """Moment of every audited fold by itself (functions of other folds have seen its rows), then pooled."""
-    if not audited:
+    """Moment of every audited fold by itself (functions of other folds have seen its rows), then pooled.
+
+    None where a fold has too few units (episodes) to measure it.
+    """
+    n_units = [len(rows) if groups is None else len(np.unique(groups[rows])) for rows, _ in audited]
+    if not audited or min(n_units) < MIN_UNITS:
         return None
     parts = [
         residual_moment(e, c[rows], seed=seed, groups=None if groups is None else groups[rows]) for rows, e in audited

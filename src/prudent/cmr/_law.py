@@ -3,7 +3,8 @@
 Columns of X that stand in C are known given C and are not modelled. The discrete columns among the rest get one
 categorical model over their joint levels, so that expectations over them are exact sums; the continuous ones get a
 mixture of Gaussians given C and the level. A scalar continuous column is represented by quantile nodes of its
-mixture; several columns by draws of a component and then of its Gaussian.
+mixture; several columns by draws of a component and then of its Gaussian. Components are diagonal in coordinates in
+which the residuals of a linear regression on C are uncorrelated, so that columns may depend on each other given C.
 """
 
 import dataclasses
@@ -138,7 +139,7 @@ def fit_law(
         ]
         return LawFit(nodes[0], tuple(nodes[1:]), without, discrete, tuple(decays))
 
-    scaler = Scaler.of(x[:, continuous])
+    scaler = _residual_coordinates(x[:, continuous], c)
     indicator = np.eye(len(levels), dtype=np.float32) if discrete else np.zeros((1, 0), np.float32)
     task = mixture_task(
         scaler.forward(x[:, continuous]), np.hstack([c, indicator[level]]), settings.n_components, settings.network
@@ -158,6 +159,37 @@ def fit_law(
     paired = len(continuous) == 1
     nodes = [Nodes(v, w, is_exact=False, paired=paired) for v, w in zip(values, weights, strict=True)]
     return LawFit(nodes[0], tuple(nodes[1:]), without, discrete, tuple(decays))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rotation:
+    """Linear coordinates of several columns, in the interface of :class:`Scaler`."""
+
+    mean: np.ndarray
+    inward: np.ndarray
+    outward: np.ndarray
+
+    def forward(self, array: np.ndarray) -> np.ndarray:
+        return ((array - self.mean) @ self.inward).astype(np.float32)
+
+    def back(self, array: np.ndarray) -> np.ndarray:
+        return np.asarray(array, dtype=float) @ self.outward + self.mean
+
+
+def _residual_coordinates(x: Matrix, c: np.ndarray) -> "Scaler | _Rotation":
+    """Standard units for one column; for several, coordinates whose residuals given ``c`` are uncorrelated."""
+    scaler = Scaler.of(x)
+    if x.shape[1] == 1:
+        return scaler
+    standard = np.asarray(scaler.forward(x), dtype=float)
+    centred = np.asarray(c, dtype=float) - np.mean(c, axis=0)
+    # A penalty of one observation per column, as where networks start.
+    gram = centred.T @ centred + centred.shape[1] * np.eye(centred.shape[1])
+    residual = standard - centred @ np.linalg.solve(gram, centred.T @ standard)
+    _, axes = np.linalg.eigh(np.cov(residual.T))
+    spread = np.maximum((standard @ axes).std(axis=0), 1e-6)
+    inward = axes / spread / scaler.scale[:, None]
+    return _Rotation(scaler.mean, inward, (axes * spread).T * scaler.scale)
 
 
 def _permuted(c: np.ndarray, instruments: list[int], rng: np.random.Generator) -> list[np.ndarray]:

@@ -43,7 +43,9 @@ class SecondStage:
 
     def predict(self, x: Matrix) -> np.ndarray:
         """f(x) in the units of the outcome, (n, outcomes)."""
-        return self.y_scaler.back(apply_in_blocks(self.networks, self.x_scaler.forward(x)).mean(axis=0))
+        # A policy asks for a few rows at a time: a block of thousands would be padding.
+        block = 64 if len(x) <= 64 else 4096
+        return self.y_scaler.back(apply_in_blocks(self.networks, self.x_scaler.forward(x), block).mean(axis=0))
 
 
 def function_values(network, modelled: jax.Array, known: jax.Array, slots: tuple, key) -> jax.Array:

@@ -126,7 +126,7 @@ demand = Experiment(
         ),
     ),
     figures=(Figure(kind="boxes", x="n", y="mse", log_y=True), Figure(kind="boxes", x="n", y="reward")),
-    quick=Quick(runs=1, grid={"n": (1000,)}),
+    quick=Quick(runs=1, grid={"n": (1000,)}, methods=tuple(name for name in ESTIMATORS if name != "dml-cmr")),
 )
 
 _STRENGTHS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.01)

@@ -351,7 +351,7 @@ scale = Experiment(
     name="ltl/certified-scale",
     title="LTL: certified learning on a large slippery grid",
     protocol=(
-        "a slippery square (p = 0.8) with 5 % holes and three goals to patrol, somewhere in the quarter of its side that "
+        "a slippery square (p = 0.8) with 5 % holes and three goals to patrol, in the quarter of its side that "
         f"is nearest to the start, {PATROL}; confidence 0.95, epsilon 0.05. Planning and interval iteration are timed "
         "on a square cut by holes, where every row is sampled 200 times and values lie between 0 and 1. Seconds of one "
         "core."

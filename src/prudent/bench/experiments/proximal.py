@@ -226,7 +226,7 @@ demand = Experiment(
         _published("least squares on (A, W, V)", {1000: 40.2, 5000: 38.5, 10000: 38.1}),
     ),
     figures=(Figure(kind="boxes", x="n", y="mse", log_y=True),),
-    quick=Quick(runs=2, grid={"n": (500,)}),
+    quick=Quick(runs=1, grid={"n": (500,)}, methods=("ce-dml-cmr", "kernel-cmr", "nmmr-u", "kpv", "pkdr", "2sls")),
 )
 noise = replace(
     demand,
@@ -239,7 +239,12 @@ noise = replace(
     runs=5,
     references=(),
     figures=(),
-    quick=Quick(runs=1, grid={"treatment": (1.0,), "outcome": (1.0, 4.0)}, budget={"n": 500}),
+    quick=Quick(
+        runs=1,
+        grid={"treatment": (1.0,), "outcome": (1.0, 4.0)},
+        budget={"n": 500},
+        methods=("kernel-cmr", "nmmr-u"),
+    ),
 )
 
 
@@ -283,7 +288,7 @@ ablation = Experiment(
         _SECONDS,
     ),
     figures=(Figure(kind="boxes", x="n", y="mse", log_y=True),),
-    quick=Quick(runs=1, grid={"n": (500,)}),
+    quick=Quick(runs=1, grid={"n": (500,)}, methods=("default", "observed")),
 )
 sprites = Experiment(
     name="proximal/sprites",
@@ -300,7 +305,7 @@ sprites = Experiment(
     runs=20,
     metrics=(_MSE, _SECONDS),
     figures=(Figure(kind="boxes", x="n", y="mse", log_y=True),),
-    quick=Quick(runs=1, grid={"n": (500,)}),
+    quick=Quick(runs=1, grid={"n": (500,)}, methods=("nmmr-u", "kpv")),
 )
 kpv = Experiment(
     name="proximal/kpv",
@@ -312,7 +317,7 @@ kpv = Experiment(
     runs=20,
     metrics=(Metric(name="mae", label="MAE", better="lower", format=".3f"), _SECONDS),
     figures=(Figure(kind="boxes", x="n", y="mae"),),
-    quick=Quick(runs=1, grid={"n": (500,)}),
+    quick=Quick(runs=1, grid={"n": (500,)}, methods=("kernel-cmr", "nmmr-u", "kpv", "2sls")),
 )
 _LINEAR_NET = {"kind": "MLPSpec", "widths": []}
 linear = Experiment(
@@ -348,7 +353,7 @@ linear = Experiment(
         Metric(name="covers", label="coverage", format=".3f"),
         Metric(name="debiased_covers", label="coverage, debiased", format=".3f"),
     ),
-    quick=Quick(runs=2, grid={"n": (500,)}),
+    quick=Quick(runs=4, grid={"n": (500,)}, methods=("2sls",)),
 )
 speed = Experiment(
     name="proximal/speed",
@@ -364,5 +369,5 @@ speed = Experiment(
         Metric(name="peak_mb", label="peak memory, MB", format=".0f"),
     ),
     figures=(Figure(kind="lines", x="n", y="fit_seconds", log_x=True, log_y=True),),
-    quick=Quick(runs=1, grid={"n": (500,)}),
+    quick=Quick(runs=1, grid={"n": (500,)}, methods=("kernel-cmr", "nmmr-u", "kpv", "2sls")),
 )

@@ -1,0 +1,158 @@
+"""``prudent imitate``: policies from demonstrations in which hidden noise moves states and actions together."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prudent.cli._tables import show, split_names
+from prudent.errors import DataError
+
+app = typer.Typer(help="Policies from confounded demonstrations.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Seed = Annotated[int, typer.Option(help="Decides every random choice.")]
+Data = Annotated[Path, typer.Argument(help="Demonstrations: an .npz file, as save_trajectories writes it.")]
+Env = Annotated[str, typer.Option(help="Confounded environment, such as TicketPricing-v0.")]
+Horizon = Annotated[int, typer.Option(help="Steps k over which the hidden noise is correlated.")]
+Relative = Annotated[str | None, typer.Option(help="Observation columns that enter as differences: 0 or 0,3.")]
+METHODS = ("dml-il", "bc", "bc-seq", "residuil")
+
+
+@app.command()
+def demonstrate(
+    env: Env,
+    out: Annotated[Path, typer.Option(help=".npz file for the demonstrations.")],
+    noise_horizon: Horizon = 1,
+    episodes: Annotated[int, typer.Option(help="Episodes.")] = 40,
+    steps: Annotated[int, typer.Option(help="Steps of an episode.")] = 500,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Let the environment's expert demonstrate, with the noise that it does not know of."""
+    if out.suffix != ".npz":
+        raise DataError(f"--out must end in .npz, got {out.name!r}.")
+    from prudent import imitation
+
+    found = imitation.demonstrate(_env(env, noise_horizon), episodes=episodes, steps=steps, seed=seed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    imitation.save_trajectories(out, found)
+    header = ["file", "episodes", "steps", "observed columns", "action columns"]
+    row = [str(out), len(found), sum(len(t) for t in found), found[0].observations.shape[1], found[0].actions.shape[1]]
+    show("demonstrations", header, [row], as_json=as_json)
+
+
+@app.command()
+def horizon(
+    data: Data,
+    max_horizon: Annotated[int, typer.Option(help="Largest k to look at.")] = 20,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Instrument strength and residual noise per horizon k: help for choosing k."""
+    from prudent import imitation
+
+    report = imitation.suggest_horizon(imitation.load_trajectories(data), max_horizon=max_horizon, seed=seed)
+    header = ["k", "strength", "residual autocorrelation", "standard error"]
+    show("candidates for the noise horizon", header, report.rows(), as_json=as_json)
+    if not as_json:
+        print(f"suggested: {report.suggested}, if the noise is a moving average; a larger k is safe but weaker")
+
+
+@app.command()
+def fit(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Folder for the policy.")],
+    noise_horizon: Annotated[int, typer.Option(help="Steps k over which the hidden noise is correlated, at most.")],
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "dml-il",
+    policy_states: Annotated[int | None, typer.Option(help="Newest states that the policy sees (dml-il).")] = None,
+    relative: Relative = None,
+    folds: Annotated[int, typer.Option(help="Cross-fitting folds over episodes (dml-il).")] = 10,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Learn a policy and save it."""
+    if method not in METHODS:
+        raise DataError(f"--method must be one of {', '.join(METHODS)}, got {method!r}.")
+    columns = _columns(relative)
+    from prudent._storage import check_folder
+
+    check_folder(out)
+    from prudent import imitation
+    from prudent.cmr import DMLCMR
+
+    found = imitation.load_trajectories(data)
+    shared: dict[str, Any] = {"relative": columns, "seed": seed}
+    if method == "dml-il":
+        model: Any = imitation.CausalImitation(
+            DMLCMR(n_folds=folds), noise_horizon=noise_horizon, policy_states=policy_states, **shared
+        )
+    elif method == "residuil":
+        model = imitation.ResiduIL(noise_horizon=noise_horizon, **shared)
+    elif method == "bc-seq":
+        model = imitation.SequenceCloning(window=noise_horizon + 3, **shared)
+    else:
+        model = imitation.BehaviourCloning(**shared)
+    model.fit(found)
+    model.save(out)
+    rows = [["episodes", len(found)], ["steps", sum(len(t) for t in found)]]
+    rows.append(["error of recorded actions (in sample)", model.action_error(found)])
+    if method == "dml-il":
+        report = model.estimator_.report_
+        forces = [strength.effective_f for strength in report.strength]
+        rows.append(["weakest instrument, effective F", min(forces) if forces else float("nan")])
+        rows.append(["squared moment, out of fold", "-" if report.moment is None else str(report.moment)])
+        rows.append(["the same of a constant action", str(report.moment_of_mean)])
+    show(f"{method}, k = {noise_horizon}", ["what", "value"], rows, as_json=as_json)
+    if not as_json:
+        print(f"saved in {out}/")
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Folder of a saved policy.")],
+    env: Env,
+    noise_horizon: Horizon = 1,
+    episodes: Annotated[int, typer.Option(help="Episodes.")] = 50,
+    steps: Annotated[int, typer.Option(help="Steps of an episode.")] = 500,
+    out: Annotated[Path | None, typer.Option(help="Folder for a picture of one roll-out.")] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Roll a saved policy out beside the reference policies."""
+    from prudent import imitation, load
+
+    fitted = load(model)
+    if not isinstance(fitted, imitation.Imitator):
+        raise DataError(
+            f"{model} holds a {type(fitted).__name__}, not a policy. Give the --out of prudent imitate fit."
+        )
+    world = _env(env, noise_horizon)
+    result = imitation.evaluate(fitted.policy(), world, episodes=episodes, steps=steps, seed=seed)
+    header = ["policy", "score", "score_se", "reward", "mse", "mse_unclipped"]
+    show(f"{env}, k = {noise_horizon}: {episodes} episodes of {steps} steps", header, result.rows(), as_json=as_json)
+    if out is not None:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        out.mkdir(parents=True, exist_ok=True)
+        picture = imitation.plot_rollout({type(fitted).__name__: fitted.policy()}, world, seed=seed)
+        picture.savefig(out / "rollout.png", dpi=130)
+        if not as_json:
+            print(f"picture {out / 'rollout.png'}")
+
+
+def _env(name: str, noise_horizon: int) -> Any:
+    from prudent.imitation import make_env
+
+    try:
+        return make_env(name, noise_horizon=noise_horizon)
+    except TypeError:
+        raise DataError(f"{name} takes no noise_horizon: it is not a confounded environment.") from None
+
+
+def _columns(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in split_names(text))
+    except ValueError:
+        raise DataError(f"--relative must be column numbers such as 0 or 0,3, got {text!r}.") from None

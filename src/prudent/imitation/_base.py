@@ -1,0 +1,185 @@
+"""What all imitators share: columns from windows, prediction, policy, saving."""
+
+import abc
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from prudent.cmr._arrays import as_matrix
+from prudent.cmr._base import check_seed
+from prudent.errors import DataError, NotFittedError
+from prudent.imitation._policy import HistoryPolicy
+from prudent.imitation._trajectory import Trajectory, check_trajectories
+from prudent.imitation._windows import View, Windows, history_windows
+
+if TYPE_CHECKING:
+    from prudent.cmr._second_stage import SecondStage
+
+
+class Imitator(abc.ABC):
+    """A learner of policies from demonstrations.
+
+    Subclasses name what the policy sees (:meth:`_policy_view`) and learn a function of it (:meth:`_learn`).
+    """
+
+    seed: int
+    relative: tuple[int, ...]
+
+    def fit(self, trajectories: Any) -> Self:
+        """Learn from demonstrations: a sequence of :class:`Trajectory`."""
+        check_seed(self.seed)
+        found = check_trajectories(trajectories)
+        self._check_relative(found)
+        self._check_settings()
+        self.view_ = self._policy_view()
+        windows = history_windows(found, self._window_length()).complete
+        if len(windows) == 0 or len(np.unique(windows.episode)) < 2:
+            raise DataError(
+                f"windows of {self._window_length()} steps need at least two episodes that are as long, got lengths "
+                f"{sorted({len(t) for t in found})}. Lower the horizon or the window, or bring longer episodes."
+            )
+        self.n_observed_ = found[0].observations.shape[1]
+        self.n_acted_ = found[0].actions.shape[1]
+        x = self.view_.columns(windows.states, windows.actions)
+        # A column that never varies says nothing, and would only be amplified where it does.
+        self.varying_ = np.flatnonzero(np.ptp(x, axis=0) > 0)
+        if len(self.varying_) == 0:
+            raise DataError("observations never vary, so no policy can be learnt from them.")
+        self._learn(windows, x[:, self.varying_])
+        return self
+
+    def predict(self, x: Any) -> np.ndarray:
+        """Actions (n, a) for columns of ``view_`` (n, columns): the newest state first."""
+        self._check_fitted()
+        return self._evaluate(as_matrix("x", x)[:, self.varying_])
+
+    def predict_windows(self, windows: Windows) -> np.ndarray:
+        """Actions (n, a) for windows of demonstrations."""
+        self._check_fitted()
+        if windows.states.shape[1] < self.view_.length:
+            raise DataError(
+                f"this policy needs windows of at least {self.view_.length} steps, got {windows.states.shape[1]}."
+            )
+        return self.predict(self.view_.columns(windows.states, windows.actions))
+
+    def action_error(self, trajectories: Any) -> float:
+        """Mean squared error of predicted *recorded* actions: the held-out loss that looks fine and says little."""
+        self._check_fitted()
+        windows = history_windows(trajectories, self.view_.length)
+        return float(np.mean((self.predict_windows(windows) - windows.actions[:, -1]) ** 2))
+
+    def policy(self, action_space: Any = None) -> HistoryPolicy:
+        """An agent with its own history: ``act(observation)``, ``reset()``. ``action_space`` clips its actions."""
+        self._check_fitted()
+        return HistoryPolicy(self, self.view_, action_space)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model as ``model.json`` and ``weights.safetensors``; read it with :func:`prudent.load`."""
+        self._check_fitted()
+        from prudent._storage import save_model
+
+        learnt, arrays = self._learnt_state()
+        record = {
+            "settings": self._settings(),
+            "view": dataclasses.asdict(self.view_),
+            "n_observed": self.n_observed_,
+            "n_acted": self.n_acted_,
+            "learnt": learnt,
+        }
+        return save_model(folder, type(self).__name__, record, {**arrays, "varying": self.varying_})
+
+    @classmethod
+    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+        """Rebuild from what :meth:`save` wrote."""
+        settings, view = (_with_tuples(record[name]) for name in ("settings", "view"))
+        model = cls(**settings)
+        model.view_ = View(**view)
+        model.n_observed_, model.n_acted_ = int(record["n_observed"]), int(record["n_acted"])
+        model.varying_ = arrays.pop("varying")
+        model._restore(record["learnt"], arrays)
+        return model
+
+    @abc.abstractmethod
+    def _policy_view(self) -> View:
+        """What the policy sees of a window."""
+
+    @abc.abstractmethod
+    def _window_length(self) -> int:
+        """Steps of the windows that are learnt from."""
+
+    @abc.abstractmethod
+    def _learn(self, windows: Windows, x: np.ndarray) -> None:
+        """Learn from complete windows and the columns that the policy sees of them."""
+
+    @abc.abstractmethod
+    def _evaluate(self, x: np.ndarray) -> np.ndarray:
+        """The learnt function."""
+
+    @abc.abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """Constructor arguments, as JSON."""
+
+    @abc.abstractmethod
+    def _learnt_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """What :meth:`_restore` needs."""
+
+    @abc.abstractmethod
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Inverse of :meth:`_learnt_state`."""
+
+    @abc.abstractmethod
+    def _check_settings(self) -> None:
+        """Raise where a setting makes no sense."""
+
+    def _check_relative(self, found: list[Trajectory]) -> None:
+        width = found[0].observations.shape[1]
+        for column in self.relative:
+            if not 0 <= column < width:
+                raise DataError(f"relative names column {column}, but observations have columns 0 to {width - 1}.")
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "varying_"):
+            raise NotFittedError(f"This {type(self).__name__} is not fitted. Call fit(trajectories) first.")
+
+
+class NetworkImitator(Imitator):
+    """An imitator whose learnt function is an ensemble of networks."""
+
+    network: Any
+    function_: "SecondStage"
+
+    def _evaluate(self, x: np.ndarray) -> np.ndarray:
+        return self.function_.predict(x)
+
+    def _learnt_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        from prudent.cmr._second_stage import function_to_arrays
+        from prudent.nn import spec_to_json
+
+        return {"network": spec_to_json(self.network_)}, function_to_arrays(self.function_)
+
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        from prudent.cmr._second_stage import function_from_arrays
+        from prudent.nn import spec_from_json
+
+        self.network_ = self.network = spec_from_json(record["network"])
+        self.function_ = function_from_arrays(self.network_, len(self.varying_), arrays)
+
+
+def _with_tuples(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Raise unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise DataError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+
+
+def default_network(n_columns: int) -> Any:
+    """Embeddings for a narrow input: states are asked for where there are demonstrations, so waves do no harm."""
+    from prudent.cmr._neural import MAX_EMBEDDED
+    from prudent.nn import TabularSpec
+
+    return TabularSpec(embed=tuple(range(n_columns)) if n_columns <= MAX_EMBEDDED else ())

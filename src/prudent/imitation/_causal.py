@@ -1,0 +1,138 @@
+"""DML-IL: imitation from confounded demonstrations, with the older history as instrument.
+
+Hidden noise of horizon k is shared by s_t and a_t, but not by anything up to step t - k. So the policy f solves
+E[a_t - f(w_t) | c_t] = 0, where c_t is the part of the window up to t - k (Shao, 2025, chapter 4). What is newer than
+t - k in w_t is modelled given c_t, all of it jointly: s_{t-1} and a_{t-1} carry the noise of t when k > 1.
+
+What f sees. If f saw all of c_t, the moment would say nothing: E[a_t | c_t], plain cloning of the window and the policy
+that is wanted all satisfy it. The history must move the state through variation that f does not see. So f sees the
+newest ``policy_states`` states, enough to infer what only the expert sees, and c_t has more steps and actions besides.
+Past actions are left out of f: at test time they are its own, which carry none of the expert's noise.
+"""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from prudent.cmr import DMLCMR, MomentEstimator
+from prudent.errors import DataError
+from prudent.imitation._base import Imitator, check_count, default_network
+from prudent.imitation._windows import View, Windows
+
+# Steps of the window that lie up to t - k by default.
+INSTRUMENT_STEPS = 3
+# Stock and Yogo's rule of thumb.
+WEAK_F = 10.0
+
+
+class CausalImitation(Imitator):
+    """Policy learner for demonstrations in which hidden noise moves states and actions together.
+
+    Parameters
+    ----------
+    estimator : MomentEstimator, default=DMLCMR(n_folds=10)
+        How the moment restriction is solved; with DMLCMR this is DML-IL. Whole episodes go to one fold.
+    noise_horizon : int
+        Number of steps k over which the hidden noise is correlated; an upper bound does, at a cost in strength.
+    policy_states : int, optional
+        Newest states that the policy sees; 1 if the expert has no private knowledge. By default two, and with k = 1
+        three: there the older ones are given and need no model.
+    policy_actions : int, default=0
+        Past actions that the policy sees.
+    window : int, optional
+        Steps of the window; k + 3 by default, so that three states and three actions up to t - k are instruments.
+    relative : tuple of int
+        Columns of the observation that enter as differences from step to step, as an odometer should.
+    seed : int, default=0
+        Decides every random choice.
+
+    Attributes
+    ----------
+    estimator_ : MomentEstimator
+        The fitted estimator; that of DMLCMR has a ``report_`` with instrument strength and moment error.
+    """
+
+    def __init__(
+        self,
+        estimator: MomentEstimator | None = None,
+        *,
+        noise_horizon: int,
+        policy_states: int | None = None,
+        policy_actions: int = 0,
+        window: int | None = None,
+        relative: tuple[int, ...] = (),
+        seed: int = 0,
+    ):
+        self.estimator = estimator
+        self.noise_horizon = noise_horizon
+        self.policy_states = policy_states
+        self.policy_actions = policy_actions
+        self.window = window
+        self.relative = tuple(relative)
+        self.seed = seed
+
+    def __repr__(self) -> str:
+        state = "fitted" if hasattr(self, "varying_") else "not fitted"
+        return f"CausalImitation({self.estimator or DMLCMR()}, noise_horizon={self.noise_horizon}), {state}"
+
+    def _check_settings(self) -> None:
+        check_count("noise_horizon", self.noise_horizon, 1)
+        if self.policy_states is not None:
+            check_count("policy_states", self.policy_states, 1)
+        check_count("policy_actions", self.policy_actions, 0)
+        if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
+            raise TypeError(
+                f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}."
+            )
+        if self.window is not None:
+            check_count("window", self.window, self.noise_horizon + 1)
+
+    @property
+    def _instrument_view(self) -> View:
+        steps = INSTRUMENT_STEPS if self.window is None else self.window - self.noise_horizon
+        return View(steps, steps, newest=self.noise_horizon, relative=self.relative)
+
+    def _policy_view(self) -> View:
+        n_states = self.policy_states or (3 if self.noise_horizon == 1 else 2)
+        return View(n_states, self.policy_actions, relative=self.relative)
+
+    def _window_length(self) -> int:
+        return max(self._instrument_view.length, self._policy_view().length)
+
+    def _learn(self, windows: Windows, x: np.ndarray) -> None:
+        c = self._instrument_view.columns(windows.states, windows.actions)
+        c = c[:, np.ptp(c, axis=0) > 0]
+        if c.shape[1] == 0:
+            raise DataError("the history up to t - k never varies, so that it cannot serve as instrument.")
+        estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
+        if isinstance(estimator, DMLCMR) and estimator.network is None:
+            estimator.set_params(network=default_network(x.shape[1]))
+        y = windows.actions[:, -1]
+        self.estimator_ = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode)
+        report = getattr(self.estimator_, "report_", None)
+        strength = [part.effective_f for part in getattr(report, "strength", ())]
+        if strength and max(strength) < WEAK_F:
+            warnings.warn(
+                f"weak instrument: the history up to t - {self.noise_horizon} hardly moves what the policy sees "
+                f"(effective F at most {max(strength):.1f}, below {WEAK_F:.0f}). The policy may be far off; is a "
+                "smaller noise_horizon safe?",
+                stacklevel=4,
+            )
+
+    def _evaluate(self, x: np.ndarray) -> np.ndarray:
+        return self.estimator_.predict(x)
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("noise_horizon", "policy_states", "policy_actions", "window", "relative", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    def _learnt_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        return self.estimator_.to_state()
+
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        from prudent.cmr import estimator_from_state
+
+        self.estimator_ = estimator_from_state(record, arrays)
+        self.estimator = self.estimator_

@@ -1,0 +1,59 @@
+"""A picture of one roll-out."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prudent.cmr._base import check_seed
+from prudent.imitation._rollout import EVALUATION, Expert, batches, episode_seeds, find_expert, make_env
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def plot_rollout(
+    policies: dict[str, Any],
+    env: Any,
+    *,
+    steps: int = 100,
+    seed: int = 0,
+    column: int = 0,
+    expert: Expert | None = None,
+) -> "Figure":
+    """One episode of each policy under the same noise: its action beside the expert's at the same states, and reward.
+
+    ``policies`` are named; ``column`` says which action is drawn.
+    """
+    import matplotlib.pyplot as plt
+
+    check_seed(seed)
+    env = make_env(env)
+    judge = find_expert(env, expert)
+    fig, axes = plt.subplots(
+        len(policies) + 1, 1, figsize=(8, 1.9 * (len(policies) + 1)), sharex=True, layout="constrained"
+    )
+    for ax, (name, policy) in zip(axes, policies.items(), strict=False):
+        batch = next(batches(env, 1))
+        obs, info = batch.reset(seed=episode_seeds(seed, EVALUATION, 1))
+        if hasattr(policy, "reset"):
+            policy.reset()
+        act = policy.act if hasattr(policy, "act") else policy
+        taken, wanted, rewards = [], [], []
+        for _ in range(steps):
+            if not batch.running.any():
+                break
+            expert_action = np.asarray(judge(info["expert_obs"]))
+            action = np.clip(act(obs), batch.single_action_space.low, batch.single_action_space.high)
+            taken.append(action[0, column])
+            wanted.append(expert_action[0, column])
+            obs, reward, _, _, info = batch.step(action)
+            rewards.append(reward[0])
+        ax.plot(wanted, color="black", linewidth=1, label="expert, at these states")
+        ax.plot(taken, color="tab:blue", linewidth=1.2, label=name)
+        ax.set_ylabel(f"action {column}")
+        ax.set_title(name, loc="left", fontsize=10)
+        axes[-1].plot(np.cumsum(rewards), linewidth=1.2, label=name)
+    axes[0].legend(frameon=False, fontsize=8, loc="upper right")
+    axes[-1].set(xlabel="step", ylabel="total reward")
+    axes[-1].legend(frameon=False, fontsize=8)
+    return fig

@@ -1,0 +1,73 @@
+"""Learnt policies as agents: they keep the history that they need."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prudent.errors import DataError
+from prudent.imitation._windows import View
+
+if TYPE_CHECKING:
+    from prudent.imitation._base import Imitator
+
+
+class HistoryPolicy:
+    """Acts on one observation (d,) or on a batch (n, d) of episodes that run side by side.
+
+    The history of an episode starts at its first observation, which stands for the steps before it, with zero actions;
+    ``reset`` starts new episodes. With an ``action_space`` actions are clipped to it.
+    """
+
+    def __init__(self, model: "Imitator", view: View, action_space: Any = None):
+        self.model = model
+        self._predict: Callable[[np.ndarray], np.ndarray] = model.predict
+        self._view = view
+        self._space = action_space
+        self.reset()
+
+    def reset(self) -> "HistoryPolicy":
+        """Forget the history: the next observation begins an episode."""
+        self._states: np.ndarray | None = None
+        self._actions: np.ndarray | None = None
+        return self
+
+    def act(self, observation: Any) -> np.ndarray:
+        """The action for the observation that follows the last action, (a,) or (n, a)."""
+        seen = np.asarray(observation, dtype=float)
+        is_single = seen.ndim < 2
+        batch = seen.reshape(1, -1) if is_single else seen
+        self._remember(batch)
+        assert self._states is not None
+        assert self._actions is not None
+        action = self._predict(self._view.columns(self._states, self._actions))
+        if self._space is not None:
+            # The space of one episode, or that of the whole batch.
+            low, high = (np.asarray(b).reshape(-1, action.shape[1]) for b in (self._space.low, self._space.high))
+            action = np.clip(action, low, high)
+        self._actions[:, -1] = action
+        return action[0] if is_single else action
+
+    __call__ = act
+
+    def save(self, folder: str | Path) -> Path:
+        """Save the model behind the policy; ``prudent.load(folder).policy()`` brings the policy back."""
+        return self.model.save(folder)
+
+    def _remember(self, batch: np.ndarray) -> None:
+        n, width = batch.shape
+        expected = self.model.n_observed_
+        if width != expected or not np.isfinite(batch).all():
+            raise DataError(
+                f"an observation must have {expected} finite numbers as in the demonstrations, got {width} "
+                f"({'finite' if np.isfinite(batch).all() else 'not all finite'})."
+            )
+        if self._states is None or self._actions is None:
+            self._states = np.repeat(batch[:, None], self._view.length, axis=1)
+            self._actions = np.zeros((n, self._view.length, self.model.n_acted_))
+            return
+        if len(self._states) != n:
+            raise DataError(f"the policy runs {len(self._states)} episodes, got {n} observations. Call reset() first.")
+        self._states = np.concatenate([self._states[:, 1:], batch[:, None]], axis=1)
+        self._actions = np.concatenate([self._actions[:, 1:], np.zeros_like(self._actions[:, :1])], axis=1)

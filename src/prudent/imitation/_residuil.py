@@ -1,0 +1,121 @@
+"""ResiduIL (Swamy, Choudhury, Bagnell and Wu, 2022): a moment game with a past state as instrument.
+
+min over pi, max over f of E[2 (a_t - pi(s_t)) f(s_{t-k}) - f(s_{t-k})^2]; with the best f the value is the squared
+conditional moment. The authors take lag 1; with noise of horizon k the lag must be k. Policy and critic are two parts
+of one network here, stepped together by optimistic Adam, so that the one training loop serves.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from prudent._progress import Progress
+from prudent.cmr._arrays import Scaler
+from prudent.cmr._second_stage import SecondStage
+from prudent.imitation._base import NetworkImitator, check_count
+from prudent.imitation._windows import View, Windows
+from prudent.nn import MLPSpec, Network, NetworkSpec, TrainConfig, fit_stack, stack_networks
+
+# Weights of the authors: imitation loss, size of the critic. Without the first, weak instruments let it diverge.
+CLONING_WEIGHT = 5e-2
+CRITIC_WEIGHT = 1e-3
+TRAIN = TrainConfig(
+    learning_rate=5e-4, weight_decay=1e-3, batch_size=128, max_steps=6000, evaluate_every=500, optimistic=True
+)
+
+
+class Game(eqx.Module):
+    """A policy and its critic."""
+
+    policy: Network
+    critic: Network
+
+
+def game_loss(game: Game, batch: Any, key: Any) -> jax.Array:
+    """Per row: what the policy makes small, and what the critic makes large, with its sign turned."""
+    stop = jax.lax.stop_gradient
+    residual = batch["a"] - game.policy(batch["x"], key=key)
+    f = game.critic(batch["z"], key=key)
+    policy = jnp.sum(2 * residual * stop(f) + CLONING_WEIGHT * residual**2, axis=-1)
+    norm = jnp.sqrt(jnp.mean(f**2) + 1e-12)
+    critic = jnp.sum(2 * stop(residual) * f - f**2, axis=-1) - CRITIC_WEIGHT * norm
+    return policy - critic
+
+
+class ResiduIL(NetworkImitator):
+    """History-free policy from the moment E[a_t - pi(s_t) | s_{t-k}] = 0, solved as a game.
+
+    Parameters
+    ----------
+    noise_horizon : int
+        Lag k of the instrument.
+    relative, network, n_networks, train, seed, show_progress
+        As for :class:`BehaviourCloning`; networks are 128-128 with rectifiers (the authors' are twice as wide).
+    """
+
+    def __init__(
+        self,
+        *,
+        noise_horizon: int,
+        relative: tuple[int, ...] = (),
+        network: NetworkSpec | None = None,
+        n_networks: int = 2,
+        train: TrainConfig | None = None,
+        seed: int = 0,
+        show_progress: bool | None = None,
+    ):
+        self.noise_horizon = noise_horizon
+        self.relative = tuple(relative)
+        self.network = network
+        self.n_networks = n_networks
+        self.train = train
+        self.seed = seed
+        self.show_progress = show_progress
+
+    def _check_settings(self) -> None:
+        check_count("noise_horizon", self.noise_horizon, 1)
+        check_count("n_networks", self.n_networks, 1)
+
+    def _policy_view(self) -> View:
+        return View(1, 0, relative=self.relative)
+
+    def _instrument_view(self) -> View:
+        return View(1, 0, newest=self.noise_horizon, relative=self.relative)
+
+    def _window_length(self) -> int:
+        return self._instrument_view().length
+
+    def _learn(self, windows: Windows, x: np.ndarray) -> None:
+        y = windows.actions[:, -1]
+        z = self._instrument_view().columns(windows.states, windows.actions)
+        x_scaler, y_scaler, z_scaler = Scaler.of(x), Scaler.of(y), Scaler.of(z)
+        self.network_ = self.network or MLPSpec((128, 128), "relu")
+        rng = np.random.default_rng(self.seed)
+
+        def build(key: jax.Array) -> Game:
+            first, second = jax.random.split(key)
+            return Game(
+                self.network_(x.shape[1], y.shape[1], key=first), self.network_(z.shape[1], y.shape[1], key=second)
+            )
+
+        data = {"x": x_scaler.forward(x), "a": y_scaler.forward(y), "z": z_scaler.forward(z)}
+        with Progress(self.show_progress) as progress:
+            games, self.log_ = fit_stack(
+                stack_networks(build, self.n_networks, jax.random.key(int(rng.integers(2**31 - 1)))),
+                game_loss,
+                data,
+                [np.arange(len(x))] * self.n_networks,
+                [np.empty(0, dtype=int)] * self.n_networks,
+                self.train or TRAIN,
+                seed=int(rng.integers(2**31 - 1)),
+                progress=progress,
+                label="ResiduIL",
+            )
+        self.function_ = SecondStage(games.policy, x_scaler, y_scaler)
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("noise_horizon", "relative", "n_networks", "seed")
+        return {name: getattr(self, name) for name in names}

@@ -1,0 +1,213 @@
+"""Demonstrations: one record per episode, checked once, and the formats in which they come and go."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prudent.cmr._arrays import as_matrix
+from prudent.errors import DataError
+
+if TYPE_CHECKING:
+    import minari
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trajectory:
+    """One episode: T actions between T + 1 observations.
+
+    ``observations[t]`` is what was seen when ``actions[t]`` was chosen; the last observation follows the last action.
+    ``hidden`` holds what no learner may see (u_o, u_e), one row per observation or per action; learners ignore it.
+    ``actions`` are those recorded, noise included.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    hidden: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        observations, actions = as_matrix("observations", self.observations), as_matrix("actions", self.actions)
+        if len(observations) != len(actions) + 1:
+            raise DataError(
+                f"an episode of {len(actions)} actions needs {len(actions) + 1} observations, one more than actions, "
+                f"got {len(observations)}. Add the observation after the last action, or drop the last action."
+            )
+        hidden = {name: np.asarray(values, dtype=float) for name, values in self.hidden.items()}
+        for name, values in hidden.items():
+            if values.ndim == 0 or len(values) not in (len(actions), len(observations)):
+                raise DataError(f"hidden variable {name!r} must have a row per step, got shape {values.shape}.")
+        # Copies that cannot be written to: windows are views of them.
+        for name, array in (("observations", observations.copy()), ("actions", actions.copy())):
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "hidden", MappingProxyType(hidden))
+
+    def __len__(self) -> int:
+        """Number of actions."""
+        return len(self.actions)
+
+    def __repr__(self) -> str:
+        seen, done = self.observations.shape[1], self.actions.shape[1]
+        return f"Trajectory({len(self)} steps, {seen} observed columns, {done} action columns)"
+
+
+def check_trajectories(trajectories: Any) -> list[Trajectory]:
+    """A non-empty list of trajectories with equal columns."""
+    if isinstance(trajectories, Trajectory):
+        trajectories = [trajectories]
+    found = list(trajectories)
+    for item in found:
+        if not isinstance(item, Trajectory):
+            raise TypeError(
+                f"demonstrations must be Trajectory records, got {type(item).__name__}. "
+                "Make them with prudent.imitation.from_arrays or from_minari."
+            )
+    if not found:
+        raise DataError("at least one trajectory is needed, got none.")
+    widths = {(t.observations.shape[1], t.actions.shape[1]) for t in found}
+    if len(widths) > 1:
+        raise DataError(f"trajectories must have equal (observation, action) columns, got {sorted(widths)}.")
+    return found
+
+
+def from_arrays(
+    observations: Sequence[Any],
+    actions: Sequence[Any],
+    *,
+    hidden: Mapping[str, Sequence[Any]] | None = None,
+) -> list[Trajectory]:
+    """Trajectories from one array per episode: observations (T + 1, d) or (T + 1,), actions (T, a) or (T,).
+
+    An array of shape (episodes, T + 1, d) does, too. ``hidden`` has one such sequence per variable.
+    """
+    if len(observations) != len(actions):
+        raise DataError(
+            f"observations and actions must have one array per episode, got {len(observations)} and {len(actions)}."
+        )
+    names = dict(hidden or {})
+    for name, values in names.items():
+        if len(values) != len(actions):
+            raise DataError(f"hidden variable {name!r} must have {len(actions)} episodes, got {len(values)}.")
+    return check_trajectories(
+        Trajectory(o, a, {name: values[i] for name, values in names.items()})
+        for i, (o, a) in enumerate(zip(observations, actions, strict=True))
+    )
+
+
+def from_minari(dataset: "minari.MinariDataset | str") -> list[Trajectory]:
+    """Trajectories from a Minari dataset or the id of one on this machine; flat observations and actions.
+
+    Per-step numbers under ``infos["hidden"]`` become hidden variables.
+    """
+    minari = _import_minari()
+    found = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
+    trajectories = []
+    for episode in found.iterate_episodes():
+        if isinstance(episode.observations, dict | tuple) or isinstance(episode.actions, dict | tuple):
+            raise DataError(
+                "Minari episodes must have array observations and actions, got a dict or tuple. "
+                "Flatten them with gymnasium.spaces.flatten first."
+            )
+        steps = len(episode.actions)
+        observations = np.asarray(episode.observations, dtype=float).reshape(len(episode.observations), -1)
+        hidden = episode.infos.get("hidden", {}) if isinstance(episode.infos, dict) else {}
+        trajectories.append(
+            Trajectory(observations, np.asarray(episode.actions, dtype=float).reshape(steps, -1), hidden)
+        )
+    return check_trajectories(trajectories)
+
+
+def to_minari(
+    trajectories: Iterable[Trajectory], dataset_id: str, *, env: Any = None, **facts: Any
+) -> "minari.MinariDataset":
+    """Write trajectories as a Minari dataset, rewards unknown (NaN). ``facts`` (author, ...) go to Minari."""
+    minari = _import_minari()
+    from gymnasium.spaces import Box
+    from minari.data_collector import EpisodeBuffer
+
+    found = check_trajectories(trajectories)
+    buffers = []
+    for number, t in enumerate(found):
+        n = len(t)
+        # Minari wants one value per observation; a variable that was recorded per action ends with NaN.
+        hidden = {
+            name: v if len(v) == n + 1 else np.concatenate([v, np.full((1, *v.shape[1:]), np.nan)])
+            for name, v in t.hidden.items()
+        }
+        buffers.append(
+            EpisodeBuffer(
+                id=number,
+                observations=list(t.observations),
+                actions=list(t.actions),
+                rewards=[float("nan")] * n,
+                terminations=[False] * n,
+                truncations=[False] * (n - 1) + [True],
+                infos={"hidden": hidden} if hidden else None,
+            )
+        )
+    facts.setdefault("author", "prudent")
+    facts.setdefault("author_email", "unknown")
+    facts.setdefault("code_permalink", "unknown")
+    facts.setdefault("algorithm_name", "demonstrations")
+    if env is None:
+        facts["observation_space"] = Box(-np.inf, np.inf, found[0].observations.shape[1:], np.float64)
+    # Recorded actions carry noise, so the environment's own bounds do not hold for them.
+    facts["action_space"] = Box(-np.inf, np.inf, found[0].actions.shape[1:], np.float64)
+    return minari.create_dataset_from_buffers(dataset_id, buffers, env=env, **facts)
+
+
+def save_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> Path:
+    """Write trajectories to one ``.npz`` file of plain arrays."""
+    found = check_trajectories(trajectories)
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise DataError(f"trajectories are saved as .npz, got {path.name!r}.")
+    arrays: dict[str, Any] = {"lengths": np.array([len(t) for t in found])}
+    arrays["observations"] = np.concatenate([t.observations for t in found])
+    arrays["actions"] = np.concatenate([t.actions for t in found])
+    for name in found[0].hidden:
+        extra = {len(t.hidden[name]) - len(t) if name in t.hidden else None for t in found}
+        if extra not in ({0}, {1}):
+            raise DataError(f"hidden variable {name!r} must be recorded alike in all episodes to be saved.")
+        arrays[f"hidden.{name}"] = np.concatenate([t.hidden[name] for t in found])
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def load_trajectories(path: str | Path) -> list[Trajectory]:
+    """Read what :func:`save_trajectories` wrote; nothing is unpickled."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path} is not a file. Give an .npz of demonstrations, written by save_trajectories.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        lengths = arrays.pop("lengths").astype(int)
+        observations, actions = arrays.pop("observations"), arrays.pop("actions")
+    except (ValueError, KeyError, OSError, EOFError) as cause:
+        raise DataError(
+            f"{path} does not hold demonstrations ({type(cause).__name__}: {cause}). It needs the arrays lengths, "
+            "observations and actions; write it with save_trajectories."
+        ) from None
+    hidden = {name.removeprefix("hidden."): values for name, values in arrays.items() if name.startswith("hidden.")}
+    if len(actions) != lengths.sum() or len(observations) != (lengths + 1).sum():
+        raise DataError(
+            f"{path} is inconsistent: lengths add up to {lengths.sum()}, but there are {len(actions)} actions."
+        )
+    by_action, by_observation = np.cumsum(lengths)[:-1], np.cumsum(lengths + 1)[:-1]
+    parts = {
+        name: np.split(values, by_action if len(values) == lengths.sum() else by_observation)
+        for name, values in hidden.items()
+    }
+    return from_arrays(np.split(observations, by_observation), np.split(actions, by_action), hidden=parts)
+
+
+def _import_minari() -> Any:
+    try:
+        import minari
+    except ImportError:
+        raise DataError("Minari is not installed. Install it with: pip install 'prudent[minari]'") from None
+    return minari

@@ -1,0 +1,123 @@
+"""Trajectories and windows."""
+
+import numpy as np
+import pytest
+
+from prudent import DataError
+from prudent.imitation import (
+    Trajectory,
+    View,
+    demonstrate,
+    from_arrays,
+    from_minari,
+    history_windows,
+    load_trajectories,
+    save_trajectories,
+    to_minari,
+)
+
+
+def numbered(start, length):
+    """An episode whose state at step t is start + t, and whose action is minus that."""
+    s = start + np.arange(length + 1.0)
+    return Trajectory(s, -s[:-1], {"u_o": s * 10})
+
+
+def test_an_episode_has_one_more_observation_than_actions():
+    with pytest.raises(DataError, match="5 actions needs 6 observations"):
+        Trajectory(np.zeros(5), np.zeros(5))
+
+
+def test_trajectories_are_checked_and_cannot_be_changed():
+    with pytest.raises(DataError, match="observations must be finite"):
+        Trajectory([0.0, np.nan], [1.0])
+    with pytest.raises(DataError, match="hidden variable 'u_o'"):
+        Trajectory([0.0, 1.0], [1.0], {"u_o": [1.0, 2.0, 3.0]})
+    episode = numbered(0, 3)
+    with pytest.raises(ValueError, match="read-only"):
+        episode.observations[0] = 1.0
+    with pytest.raises(DataError, match="equal"):
+        from_arrays([np.zeros((3, 1)), np.zeros((3, 2))], [np.zeros(2), np.zeros(2)])
+    with pytest.raises(DataError, match="one array per episode"):
+        from_arrays([np.zeros(3)], [])
+    with pytest.raises(TypeError, match="Trajectory records"):
+        history_windows([np.zeros(3)], 2)
+
+
+def test_npz_keeps_everything(tmp_path):
+    episodes = [numbered(0, 4), numbered(100, 2)]
+    path = save_trajectories(tmp_path / "demos.npz", episodes)
+    again = load_trajectories(path)
+    for one, two in zip(episodes, again, strict=True):
+        assert np.array_equal(one.observations, two.observations)
+        assert np.array_equal(one.actions, two.actions)
+        assert np.array_equal(one.hidden["u_o"], two.hidden["u_o"])
+
+
+def test_a_file_that_is_not_demonstrations_is_refused(tmp_path):
+    with pytest.raises(DataError, match="not a file"):
+        load_trajectories(tmp_path / "absent.npz")
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    with pytest.raises(DataError, match="does not hold demonstrations"):
+        load_trajectories(tmp_path / "other.npz")
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(DataError, match="does not hold demonstrations"):
+        load_trajectories(tmp_path / "text.npz")
+
+
+@pytest.mark.filterwarnings("ignore")  # Minari remarks on facts that a test does not give.
+def test_minari_there_and_back(tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    episodes = [numbered(0, 4), numbered(100, 2)]
+    dataset = to_minari(episodes, "prudent/test-v0")
+    for one, two in zip(episodes, from_minari(dataset), strict=True):
+        assert np.allclose(one.observations, two.observations)
+        assert np.allclose(one.actions, two.actions)
+        assert np.allclose(one.hidden["u_o"], two.hidden["u_o"])
+
+
+def test_windows_do_not_cross_episodes():
+    windows = history_windows([numbered(0, 5), numbered(100, 5)], 3)
+    assert len(windows) == 10
+    for states, episode in zip(windows.states, windows.episode, strict=True):
+        assert np.all((states >= 100) == (episode == 1))
+
+
+def test_windows_align_states_and_actions_and_mark_padding():
+    windows = history_windows([numbered(0, 4)], 3)
+    assert windows.states[:, :, 0].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]]
+    assert windows.actions[:, :, 0].tolist() == [[0, 0, 0], [0, 0, -1], [0, -1, -2], [-1, -2, -3]]
+    assert windows.is_real.sum(axis=1).tolist() == [1, 2, 3, 3]
+    assert windows.complete.step.tolist() == [2, 3]
+    with pytest.raises(DataError, match="length of a window"):
+        history_windows([numbered(0, 4)], 0)
+
+
+def test_the_instrument_has_nothing_newer_than_the_horizon():
+    windows = history_windows([numbered(0, 12)], 8).complete
+    t = windows.states[:, -1, 0]
+    instrument = View(3, 3, newest=5).columns(windows.states, windows.actions)
+    assert np.array_equal(instrument[:, :3], np.stack([t - 5, t - 6, t - 7], axis=1))
+    assert np.array_equal(instrument[:, 3:], -np.stack([t - 5, t - 6, t - 7], axis=1))
+    policy = View(2, 1).columns(windows.states, windows.actions)
+    assert np.array_equal(policy, np.stack([t, t - 1, -(t - 1)], axis=1))
+    assert View(3, 3, newest=5).length == 8
+    assert np.all(View(2, 0, relative=(0,)).columns(windows.states, windows.actions) == 1.0)
+
+
+def test_demonstrations_carry_the_noise_and_their_hidden_variables():
+    from prudent.envs import ticket_expert
+    from prudent.imitation import make_env
+
+    demos = demonstrate(make_env("TicketPricing-v0", noise_horizon=3), episodes=3, steps=20, seed=1)
+    again = demonstrate(make_env("TicketPricing-v0", noise_horizon=3), episodes=3, steps=20, seed=1)
+    other = demonstrate(make_env("TicketPricing-v0", noise_horizon=3), episodes=3, steps=20, seed=2)
+    for episode, same in zip(demos, again, strict=True):
+        u_o, u_e = episode.hidden["u_o"], episode.hidden["u_e"]
+        clean = ticket_expert(np.column_stack([episode.observations[:-1, 0], u_o[:-1]]))
+        assert np.allclose(episode.actions, clean + 10 * u_e[:-1, None])
+        s = episode.observations[:, 0]
+        assert np.allclose(s[1:], np.sign(s[:-1]) * u_o[:-1] - u_e[1:])
+        assert np.array_equal(episode.actions, same.actions)
+    assert not any(np.array_equal(a.actions, b.actions) for a in demos for b in other)

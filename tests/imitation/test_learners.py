@@ -1,0 +1,265 @@
+"""Learners on a linear system with a known answer, policies as agents, saving.
+
+System: s_{t+1} = 0.9 s_t + 0.5 a_t + u_{t+1} + w_{t+1}, a_t = -K s_t + g u_t, u a moving average of k draws.
+"""
+
+import numpy as np
+import pytest
+
+import prudent
+from prudent import CausalImitation, DataError, NotFittedError
+from prudent.cmr import MomentEstimator
+from prudent.imitation import (
+    BehaviourCloning,
+    ResiduIL,
+    SequenceCloning,
+    Trajectory,
+    evaluate,
+    suggest_horizon,
+)
+from prudent.nn import MLPSpec, TrainConfig
+
+GAIN, SHARE = 0.4, 1.0
+BRIEF = TrainConfig(learning_rate=2e-2, weight_decay=0.0, batch_size=256, max_steps=400, evaluate_every=100)
+
+
+class TwoStage(MomentEstimator):
+    """Two-stage least squares by hand: an independent solver of the moment."""
+
+    def fit(self, y, x, c, *, seed, groups=None):
+        c = np.hstack([np.ones((len(c), 1)), c])
+        x = np.hstack([np.ones((len(x), 1)), x])
+        projected = c @ np.linalg.lstsq(c, x, rcond=None)[0]
+        self.coefficients = np.linalg.lstsq(projected, y, rcond=None)[0]
+        self.groups = groups
+        return self
+
+    def predict(self, x):
+        return np.hstack([np.ones((len(x), 1)), x]) @ self.coefficients
+
+    def to_state(self):
+        raise NotImplementedError
+
+
+def linear_demos(k, episodes=100, steps=500, seed=1000):
+    rng = np.random.default_rng(seed)
+    q = rng.normal(0, k**0.5, (episodes, steps + k + 51))
+    total = np.cumsum(np.pad(q, ((0, 0), (1, 0))), axis=1)
+    u = (total[:, k:] - total[:, :-k]) / k
+    w = rng.normal(size=u.shape)
+    s = np.zeros((episodes, u.shape[1]))
+    a = np.zeros_like(s)
+    for t in range(u.shape[1]):
+        if t:
+            s[:, t] = 0.9 * s[:, t - 1] + 0.5 * a[:, t - 1] + u[:, t] + w[:, t]
+        a[:, t] = -GAIN * s[:, t] + SHARE * u[:, t]
+    # The first steps are dropped: the closed form speaks of the stationary law.
+    return [Trajectory(s[i, 50 : 50 + steps + 1], a[i, 50 : 50 + steps]) for i in range(episodes)]
+
+
+def slope(model):
+    at = np.zeros((2, model.view_.n_states + model.view_.n_actions))
+    at[1, 0] = 1.0
+    low, high = model.predict(at)[:, 0]
+    return high - low
+
+
+def cloning_bias(k=1):
+    """Cov(s, u) / Var(s) for k = 1, by the stationary variance of s."""
+    rho = 0.9 - 0.5 * GAIN
+    variance = (1 + (0.5 * SHARE) ** 2 + 2 * rho * 0.5 * SHARE + 1) / (1 - rho**2)
+    return SHARE / variance
+
+
+@pytest.fixture(scope="module")
+def short_noise():
+    return linear_demos(1)
+
+
+@pytest.fixture(scope="module")
+def long_noise():
+    return linear_demos(3)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_moment_gives_the_experts_gain(k, short_noise, long_noise):
+    model = CausalImitation(TwoStage(), noise_horizon=k, policy_states=1).fit(short_noise if k == 1 else long_noise)
+    assert slope(model) == pytest.approx(-GAIN, abs=0.02)
+    # Cross-fitting is by episode.
+    assert len(np.unique(model.estimator_.groups)) == 100
+
+
+def test_keeping_real_lags_newer_than_the_horizon_is_biased(long_noise):
+    valid = slope(CausalImitation(TwoStage(), noise_horizon=3, policy_states=1).fit(long_noise))
+    invalid = slope(CausalImitation(TwoStage(), noise_horizon=1, policy_states=1).fit(long_noise))
+    assert abs(valid + GAIN) < 0.03
+    assert invalid + GAIN > 0.1
+
+
+def test_an_upper_bound_of_the_horizon_is_valid(short_noise):
+    model = CausalImitation(TwoStage(), noise_horizon=3, policy_states=1).fit(short_noise)
+    assert slope(model) == pytest.approx(-GAIN, abs=0.03)
+
+
+def test_cloning_is_biased_by_the_predicted_amount(short_noise):
+    model = BehaviourCloning(network=MLPSpec(()), n_networks=2, train=BRIEF).fit(short_noise)
+    assert slope(model) == pytest.approx(-GAIN + cloning_bias(), abs=0.02)
+
+
+@pytest.mark.slow
+def test_dml_il_recovers_the_gain(long_noise, quick_estimator):
+    # The linear f starts at zero: the rate must carry it to its slope within the steps.
+    brief = TrainConfig(learning_rate=1e-2, weight_decay=0.01, batch_size=256, max_steps=1000, evaluate_every=100)
+    estimator = quick_estimator(network=MLPSpec(()), train=brief, function_train=brief)
+    model = CausalImitation(estimator, noise_horizon=3, policy_states=1).fit(long_noise)
+    assert slope(model) == pytest.approx(-GAIN, abs=0.05)
+
+
+@pytest.mark.slow
+def test_residuil_removes_most_of_the_bias(short_noise):
+    brief = TrainConfig(learning_rate=1e-3, weight_decay=0.0, batch_size=256, max_steps=4000, evaluate_every=500)
+    model = ResiduIL(noise_horizon=1, network=MLPSpec(()), n_networks=2, train=brief).fit(short_noise)
+    assert abs(slope(model) + GAIN) < 0.35 * cloning_bias()
+
+
+def test_suggest_horizon_sees_where_the_noise_ends(long_noise):
+    report = suggest_horizon(
+        long_noise, max_horizon=8, model=CausalImitation(TwoStage(), noise_horizon=6, policy_states=1).fit(long_noise)
+    )
+    # A mean of three draws: correlations 2/3 and 1/3, then none.
+    assert report.autocorrelation[:3] == pytest.approx([2 / 3, 1 / 3, 0.0], abs=0.04)
+    assert report.suggested == 3
+    assert report.strength[0] > report.strength[2] > report.strength[7]
+    assert "suggested" in str(report)
+    with pytest.raises(DataError, match="four episodes"):
+        suggest_horizon(long_noise[:2])
+
+
+@pytest.fixture(scope="module")
+def clone_model():
+    demos = linear_demos(1, episodes=6, steps=60)
+    settings = {"network": MLPSpec((8,)), "n_networks": 1, "train": BRIEF}
+    return demos, SequenceCloning(window=3, seed=3, **settings).fit(demos)
+
+
+def test_a_policy_keeps_the_history_that_windows_have(clone_model):
+    _, model = clone_model
+    policy = model.policy()
+    states = np.array([0.3, -1.0, 2.0, 0.5])
+    acted = [policy.act(np.array([s])) for s in states]
+    # Its own actions are its history.
+    a = [v[0] for v in acted]
+    row = np.array([[states[3], states[2], states[1], a[2], a[1]]])
+    assert np.allclose(acted[3], model.predict(row)[0], atol=1e-6)
+    first = np.array([[states[0]] * 3 + [0.0, 0.0]])
+    assert np.allclose(acted[0], model.predict(first)[0], atol=1e-6)
+
+
+def test_a_batch_acts_as_its_episodes_do(clone_model):
+    _, model = clone_model
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(5, 3, 1))
+    batch, one = model.policy(), model.policy()
+    together = np.stack([batch.act(s) for s in states])
+    alone = np.stack([one.act(s) for s in states[:, 1]])
+    assert np.allclose(together[:, 1], alone, atol=1e-6)
+    with pytest.raises(DataError, match="runs 3 episodes"):
+        batch.act(states[0][:2])
+    batch.reset()
+    assert np.allclose(batch.act(states[0]), together[0])
+
+
+def test_a_policy_refuses_what_it_was_not_made_for(clone_model):
+    _, model = clone_model
+    with pytest.raises(DataError, match="1 finite numbers"):
+        model.policy().act(np.zeros(2))
+    with pytest.raises(DataError, match="not all finite"):
+        model.policy().act(np.array([np.nan]))
+    with pytest.raises(NotFittedError, match="fit"):
+        BehaviourCloning().policy()
+
+
+def test_saved_policies_act_alike(clone_model, tmp_path):
+    demos, model = clone_model
+    model.policy().save(tmp_path / "model")
+    again = prudent.load(tmp_path / "model")
+    assert type(again) is SequenceCloning
+    assert again.action_error(demos) == pytest.approx(model.action_error(demos), rel=1e-6)
+
+
+def test_bad_settings_and_data_are_refused(short_noise):
+    few = short_noise[:4]
+    for model, message in (
+        (CausalImitation(noise_horizon=0), "noise_horizon must be a whole number of at least 1"),
+        (CausalImitation(noise_horizon=2, window=2), "window must be a whole number of at least 3"),
+        (CausalImitation(noise_horizon=1, relative=(4,)), "relative names column 4"),
+        (CausalImitation(noise_horizon=600), "need at least two episodes"),
+        (SequenceCloning(window=0), "window must be"),
+        (ResiduIL(noise_horizon=0), "noise_horizon must be"),
+    ):
+        with pytest.raises(DataError, match=message):
+            model.fit(few)
+    with pytest.raises(TypeError, match="moment estimator"):
+        CausalImitation("DMLCMR", noise_horizon=1).fit(few)
+    constant = [Trajectory(np.ones(60), np.arange(59.0)) for _ in range(3)]
+    with pytest.raises(DataError, match="never vary"):
+        BehaviourCloning().fit(constant)
+    with pytest.raises(DataError, match="at least one trajectory"):
+        BehaviourCloning().fit([])
+
+
+@pytest.mark.filterwarnings("ignore:weak instrument")  # Sixty steps are few.
+def test_causal_imitation_fits_saves_and_loads(quick_estimator, tmp_path):
+    demos = linear_demos(2, episodes=6, steps=60)
+    model = CausalImitation(quick_estimator(), noise_horizon=2, seed=1).fit(demos)
+    model.save(tmp_path / "model")
+    again = prudent.load(tmp_path / "model")
+    row = np.array([[0.5, -0.2]])
+    assert np.allclose(again.predict(row), model.predict(row))
+    assert again.noise_horizon == 2
+    assert np.allclose(
+        CausalImitation(quick_estimator(), noise_horizon=2, seed=1).fit(demos).predict(row), model.predict(row)
+    )
+
+
+def test_residuil_fits_and_acts():
+    demos = linear_demos(1, episodes=4, steps=60)
+    model = ResiduIL(noise_horizon=2, network=MLPSpec((8,)), n_networks=1, train=BRIEF).fit(demos)
+    assert model.policy().act(np.zeros(1)).shape == (1,)
+
+
+def test_evaluation_of_the_expert_and_of_zero():
+    from prudent.envs import ticket_expert
+    from prudent.imitation import make_env
+
+    env = make_env("TicketPricing-v0", noise_horizon=5)
+    result = evaluate(lambda obs: np.zeros_like(obs), env, episodes=10, steps=100, seed=1000)
+    lines = result.references
+    assert result.mse == lines["zero"].mse
+    assert result.score == lines["zero"].score
+    assert lines["expert"].mse == 0.0
+    assert lines["expert"].score == pytest.approx(1.0)
+    assert lines["random"].score == pytest.approx(0.0)
+    assert lines["noised expert"].mse_unclipped == pytest.approx(1.0, abs=0.3)
+    assert 0.6 < lines["zero"].mse < 0.9
+    # In the long run 0.75 against 0.77; ten short episodes tell them from cloning (above 0.95), not from each other.
+    assert 0.6 < lines["best history-free"].mse < 0.9
+    assert "best history-free" in str(result)
+    again = evaluate(lambda obs: np.zeros_like(obs), env, episodes=10, steps=100, seed=1000)
+    assert again.reward == result.reward
+    with pytest.raises(DataError, match="finite actions of shape"):
+        evaluate(lambda obs: np.zeros((1, 3)), env, episodes=2, steps=3)
+    assert ticket_expert(np.array([[0.5, 0.0]])).tolist() == [[0.0]]
+
+
+def test_evaluation_in_another_confounded_environment():
+    import gymnasium
+
+    from prudent.envs import ConfoundedWrapper
+
+    env = ConfoundedWrapper(gymnasium.make("Pendulum-v1"), noise_horizon=2)
+    expert = ConfoundedWrapper.expert(lambda state: -state[..., -1:])
+    result = evaluate(lambda obs: np.zeros((len(obs), 1)), env, episodes=2, steps=5, seed=0, expert=expert)
+    assert result.references["expert"].mse == 0.0
+    with pytest.raises(DataError, match="brings no expert"):
+        evaluate(lambda obs: np.zeros((len(obs), 1)), env, episodes=2, steps=5)
