@@ -262,4 +262,4 @@ def _robot(name: str, title: str) -> Experiment:
 
 half_cheetah = _robot("half-cheetah", "half-cheetah")
 hopper = _robot("hopper", "hopper")
-# TODO: add _robot("ant", "ant") once its expert is trained and ships with the package.
+ant = _robot("ant", "ant")
