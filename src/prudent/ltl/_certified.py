@@ -5,7 +5,7 @@ and a guess: the best policy if what was seen were all there is. Then
 
 * *verify*: if the guess is as good as the upper bound, only rows that its policy may take need proof;
 * *search*: otherwise something unknown may be better, so rows that an optimal optimist may take are tried, those
-  near the start first;
+  with few visits first;
 * *refine*: when all of these have proven support, only interval widths are left, and rows are sampled by what one
   more visit takes off the gap between the bounds.
 """
@@ -53,8 +53,6 @@ UNPROVEN_COST = 10.0
 # A guess over more rows than this is first tried with so many visits of each, then proven.
 MANY_ROWS = 100
 FIRST_VISITS = 32
-# Factor by which search goes farther, once all within its reach was tried.
-REACH_GROWTH = 1.25
 # Choices within this of the best upper value count as optimal for the optimist.
 OPTIMIST_TOLERANCE = 1e-7
 
@@ -65,14 +63,10 @@ class Wishes:
 
     quota: np.ndarray
     scratch: ex.Scratch
-    depth: np.ndarray
-    """Expected tries from the start to each state; the last is the reset."""
     watch: bool = False
     """Whether a new successor calls for planning."""
     fresh_quota: int = 0
     """Draws wanted of each action of a state seen for the first time; -1 if quotas end with the proof of support."""
-    reach: float = 1.0
-    """Search tries a state of depth d up to reach / d times."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +104,7 @@ class Learner:
         needed = support_visits(p_min, most_successors(p_min, n_states), SUPPORT_SHARE * error / n_rows)
         self.interval_share = (1.0 - SUPPORT_SHARE) * error
         self.book = new_book(n_states, n_rows, needed)
-        self.wishes = Wishes(
-            quota=np.zeros(n_rows, np.int64),
-            scratch=ex.new_scratch(n_states),
-            depth=np.zeros(n_states + 1),
-            fresh_quota=1,
-        )
+        self.wishes = Wishes(quota=np.zeros(n_rows, np.int64), scratch=ex.new_scratch(n_states), fresh_quota=1)
         n_q = source.automata.next_q.shape[1]
         self.low = np.zeros((n_states + 2, n_q))
         self.high = np.ones((n_states + 2, n_q))
@@ -244,7 +233,11 @@ class Learner:
                 return "verify"
         rows = self._optimist_rows(arena, high[0])
         if len(rows):
-            self._search(rows)
+            level = 1 << int(book.visits[rows].min()).bit_length()
+            rows = rows[book.visits[rows] < level]
+            wanted = np.minimum(level, book.needed[book.n_seen[rows]]) - book.visits[rows]
+            self.wishes.watch, self.wishes.fresh_quota = False, 1
+            self._want(rows, np.maximum(wanted, 1))
             return "search"
         score = np.zeros(len(book.visits))
         self._blame(arena, low[0], low[1], -1.0, arena.quotient.value, score)
@@ -254,27 +247,6 @@ class Learner:
         self.wishes.watch, self.wishes.fresh_quota = False, 0
         self._want(rows, np.maximum(8, book.visits[rows] // 16))
         return "refine"
-
-    def _search(self, rows: np.ndarray) -> None:
-        """Ask for tries of ``rows`` in proportion to reach / depth, with more reach where all have had theirs.
-
-        Near rows come first, and those far away are left alone while the answer may lie nearer. On a plane, where
-        the number of states grows with the square of the depth, most tries still go to states not tried before.
-        """
-        book, wishes, actions = self.book, self.wishes, self.source.actions
-        n_states, n_actions = actions.shape
-        ex.depths(book, actions, n_states if self.resets else int(self.source.position[0]), wishes.depth)
-        depth = np.maximum(1.0, wishes.depth[np.minimum(rows // n_actions, n_states)])
-        least = float(((1.0 + book.visits[rows]) * depth).min())
-        if np.isfinite(least):
-            while wishes.reach < least:
-                wishes.reach *= REACH_GROWTH
-            wanted = np.floor(wishes.reach / depth + 1e-9).astype(np.int64)
-        else:
-            wanted = book.visits[rows] + 1
-        wanted = np.minimum(wanted, book.needed[book.n_seen[rows]]) - book.visits[rows]
-        wishes.watch, wishes.fresh_quota = False, 1
-        self._want(rows[wanted > 0], wanted[wanted > 0])
 
     def want_anything(self) -> None:
         """Ask for every row that lacks proof: what is left where the wishes cannot be reached."""
