@@ -36,13 +36,14 @@ def cluster(log, monkeypatch):
 def test_ray_gives_the_numbers_of_the_local_engine_although_a_node_is_lost(cluster, log, tmp_path):
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     cluster.wait_for_nodes()
-    experiments = [replace(tiny_bench.slow, budget={"sleep": 1.0}, runs=6), tiny_bench.raises]
+    # Long enough that a node dies before the cell on it has ended: to remove one takes Ray a second or two.
+    experiments = [replace(tiny_bench.slow, budget={"sleep": 5.0}, runs=4), tiny_bench.raises]
     records = tmp_path / "ray" / "tiny" / "slow.jsonl"
 
     def lose_a_busy_node():
         recorded = executed = 0
         # Two executions more than records: both nodes are in the middle of a cell.
-        while recorded < 3 or executed < recorded + 2:
+        while recorded < 2 or executed < recorded + 2:
             time.sleep(0.02)
             executed = len(log.read_text().splitlines())
             recorded = records.read_text().count('"kind": "run"') if records.exists() else 0
@@ -52,7 +53,7 @@ def test_ray_gives_the_numbers_of_the_local_engine_although_a_node_is_lost(clust
     saboteur.start()
     bench.run(experiments, tmp_path / "ray", engine="ray")
     saboteur.join(120)
-    assert len(log.read_text().splitlines()) > 12  # what the lost node was at has run again
+    assert len(log.read_text().splitlines()) > 8  # what the lost node was at has run again
     bench.run(experiments, tmp_path / "local")
     for experiment in experiments:
         (on_ray,), (local,) = (bench.load_folder(tmp_path / engine, [experiment.name]) for engine in ("ray", "local"))
