@@ -41,7 +41,11 @@ def list_experiments(as_json: _Json = False) -> None:
 
     from prudent.bench._report import duration
 
-    table = Table("name", "title", "methods", "cells", f"time, {cores} cores", "quick")
+    table = Table()
+    # The names are to be typed, so they are never shortened.
+    table.add_column("name", no_wrap=True, overflow="ignore", min_width=max(len(row["name"]) for row in rows))
+    for head in ("title", "methods", "cells", f"time, {cores} cores", "quick"):
+        table.add_column(head)
     for row in rows:
         times = duration(row["estimate_seconds"]), duration(row["quick_estimate_seconds"])
         table.add_row(row["name"], row["title"], str(len(row["methods"])), str(row["cells"]), *times)
@@ -159,6 +163,6 @@ def _print_sweep(sweep: bench.Sweep) -> None:
             style = None if row.kind == "ours" else "dim"
             shown.add_row(row_label(row), *cells, *margin_texts(row, table), style=style)
         console.print(shown)
-    for line in [*footnotes(sweep), *(f"Not reached: {line}" for line in not_reached(sweep))]:
+    for line in [*footnotes(sweep), *not_reached(sweep)]:
         console.print(line, style="dim", highlight=False, markup=False)
     console.print(f"$ {sweep.command}", highlight=False, markup=False)
