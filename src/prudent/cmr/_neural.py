@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns, shared_columns
-from prudent.cmr._base import MomentEstimator, check_seed
+from prudent.cmr._arrays import Scaler, as_matrix, numeric_columns
+from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
-from prudent.errors import DataError
+from prudent.cmr._problem import Problem, check_count
 
 if TYPE_CHECKING:
     from prudent._progress import Progress
     from prudent.cmr._second_stage import ScoreData, SecondStage
     from prudent.nn import FitTask, FoldPlan, TrainConfig
 
-MIN_ROWS = 20
 # Embeddings multiply the inputs of the first layer; wide tables get plain inputs.
 MAX_EMBEDDED = 12
 
@@ -28,79 +27,20 @@ class Settings(NamedTuple):
     train: "TrainConfig"
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """Checked arrays of a moment problem, and which columns of x are known given c."""
-
-    y: Matrix
-    x: Matrix
-    c: Matrix
-    groups: np.ndarray | None
-    modelled: list[int]
-    known: list[int]
-    instruments: list[int]
-    """Columns of c that are not in x."""
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.x)
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """Position in (modelled, known) of every column of x."""
-        return tuple(int(p) for p in np.argsort(self.modelled + self.known))
-
-    @property
-    def embedded_in_x(self) -> tuple[int, ...]:
-        """Columns of x for which waves pay: those with many values that pass through, never an action."""
-        return tuple(j for j in numeric_columns(self.x) if j in self.known)
-
-
 def read_problem(estimator: MomentEstimator, y: Any, x: Any, c: Any, seed: Any, groups: Any) -> Problem:
     """Check what ``fit`` was given."""
-    check_seed(seed)
-    x = as_matrix("x", x)
-    y, c = as_matrix("y", y, n_rows=len(x)), as_matrix("c", c, n_rows=len(x))
-    if len(x) < MIN_ROWS:
-        raise DataError(f"{type(estimator).__name__} needs at least {MIN_ROWS} rows, got {len(x)}. Bring more data.")
-    groups = None if groups is None else np.asarray(groups).reshape(-1)
-    if groups is not None and len(groups) != len(x):
-        raise DataError(f"groups must name one unit per row ({len(x)}), got {len(groups)}.")
-    shared = shared_columns(x, c)
-    modelled = [j for j in range(x.shape[1]) if j not in shared]
-    constant = [j for j in modelled if np.ptp(x[:, j]) == 0]
-    if constant:
-        raise DataError(
-            f"Column {constant[0]} of x is constant ({x[0, constant[0]]:g}): data in which it never varies say "
-            "nothing about its effect. Drop it, or bring data in which it varies."
-        )
-    return Problem(
-        y=y,
-        x=x,
-        c=c,
-        groups=groups,
-        modelled=modelled,
-        known=[j for j in range(x.shape[1]) if j in shared],
-        instruments=[j for j in range(c.shape[1]) if j not in shared.values()],
-    )
+    return Problem.of(type(estimator).__name__, y, x, c, seed=seed, groups=groups)
 
 
 def check_counts(estimator: Any, *names: str) -> None:
     """Raise unless the named parameters are whole numbers of at least 1."""
     for name in names:
-        value = getattr(estimator, name)
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        check_count(name, getattr(estimator, name))
 
 
 def discrete_positions(discrete: Any, problem: Problem) -> Any:
     """The user's choice of discrete columns, counted among the modelled ones."""
-    if isinstance(discrete, str):
-        return discrete
-    for j in discrete:
-        if not 0 <= int(j) < problem.x.shape[1]:
-            raise DataError(f"discrete names column {j}, but x has columns 0 to {problem.x.shape[1] - 1}.")
-    return tuple(problem.modelled.index(int(j)) for j in discrete if int(j) in problem.modelled)
+    return discrete if isinstance(discrete, str) else tuple(problem.discrete(discrete))
 
 
 def choose_network(spec: Any, embed: tuple[int, ...]) -> Any:

@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from prudent.cmr._arrays import Matrix, as_matrix, is_discrete, shared_columns
+from prudent.cmr._arrays import Matrix, as_matrix, is_discrete, numeric_columns, shared_columns
 from prudent.cmr._base import check_seed
 from prudent.cmr._folds import cross_fit_folds
 from prudent.errors import DataError
+
+MIN_ROWS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Problem:
     instruments: list[int]
 
     @classmethod
-    def of(cls, name: str, y: Any, x: Any, c: Any, *, seed: Any, groups: Any, min_rows: int = 20) -> "Problem":
+    def of(cls, name: str, y: Any, x: Any, c: Any, *, seed: Any, groups: Any, min_rows: int = MIN_ROWS) -> "Problem":
         """Check the arrays for the estimator ``name`` and sort their columns."""
         check_seed(seed)
         x = as_matrix("x", x)
@@ -59,6 +61,20 @@ class Problem:
             known_in_c=[shared[j] for j in known],
             instruments=[j for j in range(c.shape[1]) if j not in shared.values()],
         )
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.x)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Position in (modelled, known) of every column of x."""
+        return tuple(int(p) for p in np.argsort(self.modelled + self.known))
+
+    @property
+    def embedded_in_x(self) -> tuple[int, ...]:
+        """Columns of x for which waves pay: those with many values that pass through, never an action."""
+        return tuple(j for j in numeric_columns(self.x) if j in self.known)
 
     def inner_folds(self, n_folds: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Folds for choices inside a fit: ``n_folds`` of them, or fewer where there are few units."""
