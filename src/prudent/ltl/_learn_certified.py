@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 DEFAULT_STEPS = 1_000_000
-_VERSION = 1
+_VERSION = 2
 
 
 def learn_certified(
@@ -311,6 +311,7 @@ class _Store:
         wishes = learner.wishes
         wishes.quota = data["quota"]
         wishes.watch, wishes.fresh_quota = bool(data["watch"]), int(data["fresh_quota"])
+        wishes.depth, wishes.reach = data["depth"], float(data["reach"])
         book.tally[N_OPEN] = np.count_nonzero(wishes.quota)
         source = learner.source
         if isinstance(source, ModelSource):
@@ -335,6 +336,8 @@ class _Store:
             "quota": wishes.quota,
             "watch": np.array(wishes.watch),
             "fresh_quota": np.array(wishes.fresh_quota),
+            "depth": wishes.depth,
+            "reach": np.array(wishes.reach),
             "position": source.position,
             "rng": source.rng,
             "trace": np.array(trace),

@@ -205,24 +205,39 @@ CROSSING = "(F a) & (F b) & (G !h)"
 
 
 def patrol_grid(size: int, seed: int) -> "LabelledMDP":
-    """A slippery square with 5 % holes, the start in a corner, and three goals to patrol in the quarter near it.
+    """A building of slippery rooms, the start in a corner room, and three goals to patrol in rooms of its quarter.
 
-    Drawn again until the patrol is possible: a goal between two holes is not safe to visit.
+    Rooms are 9 x 9 cells, neighbours share a wall with one door at a random place, and 5 % of the cells are traps, none
+    of them next to a door, a goal or the start. A slip through a door can be avoided (move straight away from it), so
+    one can stay in a few rooms for ever, while in the open whatever one does a slip may lead farther out.
     """
     import numpy as np
 
     from prudent import envs, ltl
 
+    pitch = 10
     rng = np.random.default_rng(seed)
-    near = max(3, size // 4)
+    n_rooms = size // pitch
+    walls = np.arange(pitch - 1, size - 1, pitch)
     while True:
-        goals = rng.choice(np.arange(1, near * near), size=3, replace=False)
-        places = {name: [divmod(int(cell), near)] for name, cell in zip("abc", goals, strict=True)}
-        is_hole = rng.random((size, size)) < 0.05
-        for row, column in [(0, 0), *(cells[0] for cells in places.values())]:
-            is_hole[row, column] = False
-        places["h"] = [(int(row), int(column)) for row, column in np.argwhere(is_hole)]
-        mdp = envs.grid(["".join("T" if hole else "~" for hole in row) for row in is_hole], places, p=0.8)
+        kinds = np.where(rng.random((size, size)) < 0.05, "T", "~")
+        doors = []
+        for wall in walls:
+            for corner in range(0, n_rooms * pitch, pitch):
+                doors += [(wall, corner + rng.integers(pitch - 1)), (corner + rng.integers(pitch - 1), wall)]
+        near = (n_rooms + 1) // 2
+        rooms = np.stack(np.divmod(rng.choice(near * near, size=3, replace=False), near), axis=1)
+        goals = pitch * rooms + rng.integers(pitch - 1, size=(3, 2))
+        kept = [(0, 0), *map(tuple, goals), *doors]
+        for row, column in kept:
+            kinds[max(0, row - 1) : row + 2, max(0, column - 1) : column + 2] = "~"
+        kinds[walls] = kinds[:, walls] = "#"
+        for cell in doors:
+            kinds[cell] = "~"
+        places = {name: [(int(row), int(column))] for name, (row, column) in zip("abc", goals, strict=True)}
+        places["h"] = [(int(row), int(column)) for row, column in np.argwhere(kinds == "T")]
+        mdp = envs.grid(["".join(row) for row in kinds], places, p=0.8)
+        # Traps may still close a room.
         if ltl.optimum(mdp, PATROL) == 1.0:
             return mdp
 
