@@ -4,10 +4,10 @@ Each planning computes a robust lower value (of a policy that carries it), an op
 and a guess: the best policy if what was seen were all there is. Then
 
 * *verify*: if the guess is as good as the upper bound, only rows that its policy may take need proof;
-* *search*: otherwise something unknown may be better, so rows that an optimal optimist may take are tried, those
-  near the start first;
+* *search*: otherwise something unknown may be better, so rows that an optimal optimist may take are tried, those with
+  few visits and those near the start first;
 * *refine*: when all of these have proven support, only interval widths are left, and rows are sampled by what one
-  more visit takes off the gap between the bounds.
+  more visit is expected to take off the gap between the bounds.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ FIRST_VISITS = 32
 # multiplies its reach when all have had theirs.
 NEAR = 30.0
 REACH_GROWTH = 1.5
+# Up to so many visits search tries what the optimist avoids as well: risky ways show soonest what there is.
+FEW_VISITS = 8
 # Multiples of a row's visits at which its intervals are foreseen.
 FORESEEN = (2, 8, 32, 128, 512)
 # Choices within this of the best upper value count as optimal for the optimist.
@@ -260,8 +262,7 @@ class Learner:
     def _wish(self, arena: Arena, low: tuple, high: tuple, guess: Guess, upper: float) -> str:
         """Set quotas for the next exploration; the mode."""
         book = self.book
-        enough = max(upper - 0.5 * self.epsilon, 1e-9)
-        if guess.value >= enough:
+        if guess.value >= max(upper - 0.5 * self.epsilon, 1e-9):
             rows = guess.used[~book.certified[guess.used]]
             if len(rows):
                 self.wishes.watch, self.wishes.fresh_quota = True, -1
@@ -272,9 +273,10 @@ class Learner:
                     rows, wanted = rows[is_new], np.minimum(wanted[is_new], FIRST_VISITS)
                 self._want(rows, wanted - book.visits[rows])
                 return "verify"
-        rows = self._optimist_rows(arena, high[0])
-        if len(rows):
-            self._search(rows)
+        open_rows = self._optimist_rows(arena, low[0], high[0])
+        if len(open_rows):
+            rows = self._unproven_rows()
+            self._search(np.union1d(open_rows, rows[book.visits[rows] < FEW_VISITS]))
             return "search"
         gain = self._gains(arena, low, high)
         rows = np.flatnonzero(gain >= 0.5 * gain.max()) if gain.max() > 1e-15 else guess.used
@@ -305,24 +307,28 @@ class Learner:
 
     def want_anything(self) -> None:
         """Ask for every row that lacks proof: what is left where the wishes cannot be reached."""
-        exists = np.append(self.source.actions.ravel() & np.repeat(self.book.is_seen, self.source.actions.shape[1]), 0)
         self.wishes.watch, self.wishes.fresh_quota = False, 1
-        rows = np.flatnonzero(exists & ~self.book.certified)
+        rows = self._unproven_rows()
         self._want(rows, np.ones(len(rows), np.int64))
+
+    def _unproven_rows(self) -> np.ndarray:
+        """Rows without proof of the states seen."""
+        exists = self.source.actions & self.book.is_seen[:, None]
+        return np.flatnonzero(exists.ravel() & ~self.book.certified[:-1])
 
     def _want(self, rows: np.ndarray, wanted: np.ndarray) -> None:
         self.wishes.quota[:] = 0
         self.wishes.quota[rows] = wanted
         self.book.tally[N_OPEN] = np.count_nonzero(self.wishes.quota)
 
-    def _optimist_rows(self, arena: Arena, high: np.ndarray) -> np.ndarray:
-        """Rows without proof that a policy with the largest upper value may take."""
+    def _optimist_rows(self, arena: Arena, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Rows without proof that a policy with the largest upper value may take, where its value is open."""
         quotient = arena.quotient
         found = choice_values(
             quotient.choice_start, quotient.row_start, quotient.successor, arena.low, arena.high, high, 1.0
         )
         reached = _optimal_choices(
-            quotient.choice_start, quotient.row_start, quotient.successor, found, high, int(quotient.group[0])
+            quotient.choice_start, quotient.row_start, quotient.successor, found, low, high, int(quotient.group[0])
         )
         rows = arena.base[reached]
         rows = np.unique(rows[rows >= 0])
@@ -384,8 +390,8 @@ def _flow(arena: Arena, choice: np.ndarray, fixed: np.ndarray) -> tuple[np.ndarr
 
 
 @njit(cache=True)
-def _optimal_choices(choice_start, row_start, successor, found, value, start):
-    """Choices that keep the value, from ``start`` on."""
+def _optimal_choices(choice_start, row_start, successor, found, low, high, start):
+    """Choices that keep the upper value, from ``start`` on until lower and upper value meet."""
     n = len(choice_start) - 1
     seen = np.zeros(n, np.bool_)
     queue = np.empty(n, np.int64)
@@ -395,8 +401,10 @@ def _optimal_choices(choice_start, row_start, successor, found, value, start):
     while at < n_queue:
         i = queue[at]
         at += 1
+        if high[i] - low[i] <= OPTIMIST_TOLERANCE:
+            continue
         for c in range(choice_start[i], choice_start[i + 1]):
-            if found[c] < value[i] - OPTIMIST_TOLERANCE or found[c] <= 0.0:
+            if found[c] < high[i] - OPTIMIST_TOLERANCE or found[c] <= 0.0:
                 continue
             out[c] = True
             for e in range(row_start[c], row_start[c + 1]):

@@ -131,22 +131,30 @@ def q_learn(
     seeds = [seed] if isinstance(seed, (int, np.integer)) else list(seed)
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"seed needs one or more distinct integers, got {seed!r}.")
-    settings = _settle(
-        mdp,
-        method,
-        steps,
-        reward,
-        U,
-        gamma,
-        discount_rewarded,
-        K,
-        alpha,
-        epsilon,
-        zeta,
-        patience,
-        episode_length,
-        evaluate_every,
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, certified, got {method!r}.")
+    for name, value in (("U", U), ("gamma", gamma)):
+        if isinstance(value, str) and value != "auto":
+            raise ValueError(f"{name} must be a number or 'auto', got {value!r}.")
+    task = mdp.task
+    bounds = sufficient_bounds(mdp.n_states, mdp.minimum_probability)
+    settings = Settings(
+        method=method,
+        steps=int(_first(steps, task and task.steps, 1_000_000)),
+        reward=reward,
+        U=bounds.U if isinstance(U, str) else float(U),
+        gamma=bounds.gamma if isinstance(gamma, str) else float(gamma),
+        discount_rewarded=discount_rewarded,
+        K=0 if method in _WITHOUT_COUNTER else int(_first(K, task and task.counter, 10)),
+        alpha=float(alpha),
+        epsilon=float(epsilon),
+        zeta=float(_first(zeta, task and task.zeta, 0.99)),
+        patience=(task.patience if task else 300) if patience == -1 else patience,
+        episode_length=int(_first(episode_length, task and task.episode_length, 1000)),
+        evaluate_every=int(evaluate_every),
+        sufficient_gamma=bounds.gamma,
     )
+    _check(settings)
     automaton = as_automaton(goal)
     if method != "hasanbeig":
         automaton = degeneralise(automaton)
@@ -167,65 +175,25 @@ def q_learn(
     return runs[0] if isinstance(seed, (int, np.integer)) else LearningRuns(runs)
 
 
-def _settle(
-    mdp,
-    method,
-    steps,
-    reward,
-    U,
-    gamma,
-    discount_rewarded,
-    K,
-    alpha,
-    epsilon,
-    zeta,
-    patience,
-    episode_length,
-    evaluate_every,
-):
-    """Fill in defaults and refuse what makes no sense."""
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, certified, got {method!r}.")
-    task = mdp.task
-    steps = steps if steps is not None else (task.steps if task else 1_000_000)
-    K = 0 if method in _WITHOUT_COUNTER else K if K is not None else (task.counter if task else 10)
-    zeta = zeta if zeta is not None else (task.zeta if task else 0.99)
-    length = episode_length if episode_length is not None else (task.episode_length if task else 1000)
-    if patience == -1:
-        patience = task.patience if task else 300
-    for name, value in (("U", U), ("gamma", gamma)):
-        if isinstance(value, str) and value != "auto":
-            raise ValueError(f"{name} must be a number or 'auto', got {value!r}.")
-    bounds = sufficient_bounds(mdp.n_states, mdp.minimum_probability)
-    settings = Settings(
-        method=method,
-        steps=int(steps),
-        reward=reward,
-        U=bounds.U if isinstance(U, str) else float(U),
-        gamma=bounds.gamma if isinstance(gamma, str) else float(gamma),
-        discount_rewarded=discount_rewarded,
-        K=int(K),
-        alpha=float(alpha),
-        epsilon=float(epsilon),
-        zeta=float(zeta),
-        patience=patience,
-        episode_length=int(length),
-        evaluate_every=int(evaluate_every),
-        sufficient_gamma=bounds.gamma,
-    )
-    for name, value in (("steps", steps), ("episode_length", length), ("evaluate_every", evaluate_every)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
-    for name, value in (("gamma", settings.gamma), ("alpha", alpha)):
-        if not 0.0 < value <= 1.0:
-            raise ValueError(f"{name} must be in (0, 1], got {value}.")
-    for name, value in (("epsilon", epsilon), ("zeta", zeta)):
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} must be in [0, 1], got {value}.")
-    if patience is not None and patience < 1:
-        raise ValueError(f"patience must be at least 1, or None for no limit; got {patience}.")
-    reward_table(reward, settings.U, settings.K)
-    return settings
+def _first(*values: float | None) -> float:
+    """The first that is given: by the caller, by the task, by default."""
+    return next(value for value in values if value is not None)
+
+
+def _check(settings: Settings) -> None:
+    """Refuse what makes no sense."""
+    for name in ("steps", "episode_length", "evaluate_every"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}.")
+    for name in ("gamma", "alpha"):
+        if not 0.0 < getattr(settings, name) <= 1.0:
+            raise ValueError(f"{name} must be in (0, 1], got {getattr(settings, name)}.")
+    for name in ("epsilon", "zeta"):
+        if not 0.0 <= getattr(settings, name) <= 1.0:
+            raise ValueError(f"{name} must be in [0, 1], got {getattr(settings, name)}.")
+    if settings.patience is not None and settings.patience < 1:
+        raise ValueError(f"patience must be at least 1, or None for no limit; got {settings.patience}.")
+    reward_table(settings.reward, settings.U, settings.K)
 
 
 def _run(product: Product, settings: Settings, seed: int, advance: Callable[[int], None]) -> LearningRun:

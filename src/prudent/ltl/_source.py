@@ -205,4 +205,5 @@ def _automata(next_q: np.ndarray, accepting: np.ndarray, epsilon: np.ndarray, au
         epsilon=epsilon,
         initial=automaton.initial,
         all_sets=np.uint64((1 << automaton.n_sets) - 1),
+        is_trap=np.array([automaton.is_trap(q) for q in range(automaton.n_states)]),
     )
