@@ -353,10 +353,12 @@ class Learner:
         for times in FORESEEN:
             ends = foresee(book, is_asked, *settings, times)
             table = tabulate(book._replace(slot_low=ends[0], slot_high=ends[1]), self.source.actions, True)
-            then = [np.where(quotient.entry < 0, 1.0, end[quotient.entry]) for end in (table.low, table.high)]
+            then_low, then_high = (
+                np.where(quotient.entry < 0, 1.0, end[quotient.entry]) for end in (table.low, table.high)
+            )
             score = np.zeros(len(book.visits))
             for (value, _, sign, _), (chosen, flow), before in zip(sides, flows, now, strict=True):
-                change = np.abs(choice_values(*arrays, *then, value, sign) - before)[chosen]
+                change = np.abs(choice_values(*arrays, then_low, then_high, value, sign) - before)[chosen]
                 rows = arena.base[chosen]
                 np.add.at(score, rows[rows >= 0], (flow * change)[rows >= 0])
             gain = np.maximum(gain, score / ((times - 1) * np.maximum(1, book.visits)))
