@@ -209,3 +209,18 @@ def test_unwritable_folder_gives_one_line(call, tmp_path):
 def test_importing_the_package_loads_no_numerics():
     code = "import sys, prudent.cli._bench; sys.exit(bool({'numpy', 'jax', 'matplotlib', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_report_makes_its_folder_and_records_are_a_folder(folder, tmp_path, call):
+    assert call("report", folder, "--format", "md", "--out", tmp_path / "new" / "page.md").code == 0
+    assert (tmp_path / "new" / "page.md").stat().st_size > 100
+    wrong = call("table", tmp_path / "new" / "page.md")
+    assert wrong.code == 2
+    assert "is a file; give the folder of records" in wrong.error
+
+
+def test_resume_says_what_is_new(tmp_path):
+    (name,) = bench.run([tiny_bench.curve], tmp_path, runs=1)
+    first = bench.run([tiny_bench.curve], tmp_path, runs=2, resume=True)
+    assert first[name] == len(tiny_bench.curve.methods) * 2
+    assert bench.run([tiny_bench.curve], tmp_path, runs=2, resume=True) == {name: 0}

@@ -44,6 +44,8 @@ def record_path(out: Path, name: str) -> Path:
 
 def load_folder(folder: Path, names: list[str] | None = None) -> list[Sweep]:
     """All sweeps in a folder, or those named, sorted by name."""
+    if folder.is_file():
+        raise BenchError(f"{folder} is a file; give the folder of records, as 'prudent bench run --out' had it")
     if not folder.is_dir():
         raise BenchError(f"no such folder: {folder}; run 'prudent bench run NAME --out {folder}' first")
     found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.jsonl"))

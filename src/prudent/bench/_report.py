@@ -29,6 +29,7 @@ def write_report(folder: Path, *, format: str = "html", out: Path | None = None)
     sweeps = load_folder(folder)
     make = {"html": html_page, "md": _markdown_page, "csv": csv_text}[format]
     path = out or folder / f"report.{format}"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(make(sweeps))
     return path
 

@@ -32,7 +32,7 @@ def run(
     resume: bool = False,
     retry_errors: bool = False,
     show_progress: bool | None = None,
-) -> None:
+) -> dict[str, int]:
     """Run all cells of the experiments that ``out`` does not have yet; returns when every cell is recorded.
 
     Several processes may run on one folder at the same time (those that find records, with ``resume``): each cell is
@@ -56,6 +56,11 @@ def run(
         Run cells again whose record is an error.
     show_progress : bool, optional
         Default: when standard error is a terminal.
+
+    Returns
+    -------
+    dict
+        By experiment, the number of cells that this call ran; the others were recorded before, or by another process.
     """
     if engine not in ENGINES:
         raise BenchError(f"the engine must be one of {', '.join(ENGINES)}, got {engine!r}")
@@ -72,6 +77,7 @@ def run(
             sweep.begin(progress, _command(sweep.experiment, engine), engine)
             stack.callback(sweep.close)
         _drain(pool, sweeps)
+    return {sweep.experiment.name: sweep.n_run for sweep in sweeps}
 
 
 def _planned(experiment: Experiment, runs: int | None, quick: bool) -> Experiment:
@@ -125,7 +131,7 @@ class _OpenSweep:
     """An experiment's record file while it is being filled."""
 
     def __init__(self, experiment: Experiment, out: Path, resume: bool, retry_errors: bool):
-        self.experiment = experiment
+        self.experiment, self.n_run = experiment, 0
         self._file = RecordFile(record_path(out, experiment.name))
         self._done: set[str] = set()
         self._digests = experiment.digests()
@@ -179,6 +185,7 @@ class _OpenSweep:
 
     def release(self, cell: Cell) -> None:
         self._claims.drop(cell.key)
+        self.n_run += 1
         self._bar.advance(f"{cell.method} seed {cell.seed}")
 
     def close(self) -> None:

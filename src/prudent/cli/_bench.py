@@ -69,7 +69,7 @@ def run_experiments(
         raise bench.BenchError("--retry-errors works on existing records: add --resume")
     experiments = bench.find(names or [])
     try:
-        bench.run(
+        new = bench.run(
             experiments,
             out,
             runs=runs,
@@ -84,11 +84,12 @@ def run_experiments(
         raise typer.Exit(130) from None
     sweeps = bench.load_folder(out, [experiment.name for experiment in experiments])
     if as_json:
-        typer.echo(json.dumps([_outcome(sweep) for sweep in sweeps], indent=2))
+        typer.echo(json.dumps([_outcome(sweep) | {"new": new[sweep.experiment.name]} for sweep in sweeps], indent=2))
         return
     for sweep in sweeps:
         state = _outcome(sweep)
-        typer.echo(f"{state['experiment']}: {state['done']} cells done, {state['failed']} failed")
+        ran = f" ({new[sweep.experiment.name]} now)" if resume else ""
+        typer.echo(f"{state['experiment']}: {state['done']} cells done{ran}, {state['failed']} failed")
     typer.echo(f"next: prudent bench table {out}, prudent bench report {out}")
 
 
