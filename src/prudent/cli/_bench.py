@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 from prudent import bench
+from prudent.cli._models import Json
 
 app = typer.Typer(no_args_is_help=True, help="Run, resume, tabulate and report the experiments.")
 
 _Folder = Annotated[Path, typer.Argument(help="Folder of records, as given to 'bench run --out'.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 @app.command("list")
-def list_experiments(as_json: _Json = False) -> None:
+def list_experiments(as_json: Json = False) -> None:
     """List the experiments, with the time they take on this machine's cores."""
     from prudent.bench._threads import available_cores
 
@@ -62,7 +62,7 @@ def run_experiments(
     resume: Annotated[bool, typer.Option("--resume", help="Run only what the records in OUT do not have.")] = False,
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="With --resume: also failed cells.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("bench-out"),
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Run experiments; each finished cell is one JSON line under OUT."""
     if retry_errors and not resume:
@@ -101,7 +101,7 @@ def print_tables(
     update: Annotated[
         Path | None, typer.Option(help="Markdown file whose '<!-- bench:NAME -->' blocks are replaced instead.")
     ] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show the numbers of a folder, ours beside published ones."""
     if format not in ("text", "md", "csv"):
@@ -130,7 +130,7 @@ def make_report(
     folder: _Folder,
     format: Annotated[str, typer.Option(help="html, md or csv.")] = "html",
     out: Annotated[Path | None, typer.Option(help="File to write; default: FOLDER/report.FORMAT.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Write a report of a folder: one page that needs no network."""
     path = bench.write_report(folder, format=format, out=out)

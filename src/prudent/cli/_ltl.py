@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prudent.cli._models import Json
 from prudent.cli._tables import show
 from prudent.errors import DataError, PrudentError
 
@@ -24,7 +25,6 @@ ENVIRONMENTS = {
     "office-world": "office_world",
 }
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Text = Annotated[str, typer.Argument(help='LTL formula, for example "(F G a) & (G !c)".')]
 Goal = Annotated[str | None, typer.Option("--formula", help="LTL formula; default: the environment's own goal.")]
 Hoa = Annotated[Path | None, typer.Option("--automaton", help="HOA file of an automaton, in place of a formula.")]

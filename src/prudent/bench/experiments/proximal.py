@@ -264,7 +264,6 @@ ablation = Experiment(
         _variant("default", "default: fitted s, unbiased loss, 10 folds, from a regression, tanh units", 70),
         _variant("observed", "observed Y in place of fitted s", 50, outcome="observed"),
         _variant("one-draw", "one draw inside the square", 70, draws=1),
-        _variant("observed-one-draw", "observed Y, one draw", 50, outcome="observed", draws=1),
         replace(_CE, name="no-folds", label="no folds", settings=_DML.settings | {"n_folds": 1}),
         replace(
             _CE,
@@ -274,11 +273,9 @@ ablation = Experiment(
             seconds=20,
         ),
         _variant("zero", "not from a regression on (A, W)", 60, start="zero"),
-        _variant("zero-observed", "not from a regression, observed Y", 40, start="zero", outcome="observed"),
-        _variant("zero-one-draw", "not from a regression, one draw", 60, start="zero", draws=1),
         _variant("silu", "units that do not level off (SiLU)", 70, network={"kind": "TabularSpec", "embed": []}),
     ),
-    grid={"n": (1000, 5000)},
+    grid={"n": (2000,)},
     runs=20,
     metrics=(
         _MSE,
@@ -341,7 +338,7 @@ linear = Experiment(
         ),
         _method("ce-dml-cmr", "CE-DML-CMR, default f", 20, {"n_repeats": 2}, estimator="DMLCMR", n_folds=1),
     ),
-    grid={"n": (500, 2000)},
+    grid={"n": (1000,)},
     runs=200,
     statistic="mean",
     metrics=(
