@@ -153,33 +153,33 @@ def _estimator(estimator: str, **settings: Any) -> Any:
 
 
 def _method(name: str, label: str, seconds: float, quick: dict[str, Any] | None = None, **settings: Any) -> Method:
-    return Method(name=name, label=label, settings=settings, quick=quick or {}, seconds=seconds, quick_seconds=20)
+    return Method(name=name, label=label, settings=settings, quick=quick or {}, seconds=seconds, quick_seconds=7)
 
 
-_DML = _method("dml-cmr", "DML-CMR", 70, {"n_folds": 2, "n_repeats": 1}, estimator="DMLCMR", n_folds=10)
-_CE = _method("ce-dml-cmr", "CE-DML-CMR", 30, {"n_repeats": 2}, estimator="DMLCMR", n_folds=1)
+_DML = _method("dml-cmr", "DML-CMR", 48, {"n_folds": 2, "n_repeats": 1}, estimator="DMLCMR", n_folds=10)
+_CE = _method("ce-dml-cmr", "CE-DML-CMR", 32, {"n_repeats": 2}, estimator="DMLCMR", n_folds=1)
 _OTHERS = (
-    _method("kernel-cmr", "KernelCMR", 30, estimator="KernelCMR"),
-    _method("nmmr-u", "NMMR-U", 30, estimator="NMMR", statistic="u"),
-    _method("nmmr-v", "NMMR-V", 30, estimator="NMMR", statistic="v"),
-    _method("pmmr", "PMMR", 20, estimator="PMMR"),
-    _method("kpv", "KPV", 20, estimator="KPV"),
-    _method("dfpv", "DFPV", 40, estimator="DFPV"),
-    _method("pkdr", "PKDR", 40, estimator="PKDR"),
-    _method("cevae", "CEVAE", 40, estimator="CEVAE"),
+    _method("kernel-cmr", "KernelCMR", 26, estimator="KernelCMR"),
+    _method("nmmr-u", "NMMR-U", 9, estimator="NMMR", statistic="u"),
+    _method("nmmr-v", "NMMR-V", 8, estimator="NMMR", statistic="v"),
+    _method("pmmr", "PMMR", 6, estimator="PMMR"),
+    _method("kpv", "KPV", 7, estimator="KPV"),
+    _method("dfpv", "DFPV", 20, estimator="DFPV"),
+    _method("pkdr", "PKDR", 3, estimator="PKDR"),
+    _method("cevae", "CEVAE", 8, estimator="CEVAE"),
 )
-_TWO_STAGE = _method("2sls", "two-stage least squares", 1, estimator="TwoStageLeastSquares")
+_TWO_STAGE = _method("2sls", "two-stage least squares", 4, estimator="TwoStageLeastSquares")
 _PLAIN = (
-    _method("plain-aw", "plain regression on (A, W)", 10, estimator="PlainRegression", proxies="outcome"),
+    _method("plain-aw", "plain regression on (A, W)", 2, estimator="PlainRegression", proxies="outcome"),
     _method(
         "plain-aw-tanh",
         "the same with tanh units",
-        10,
+        1,
         estimator="PlainRegression",
         proxies="outcome",
         network={"kind": "MLPSpec", "activation": "tanh"},
     ),
-    _method("plain-awv", "plain regression on (A, W, V)", 10, estimator="PlainRegression", proxies="both"),
+    _method("plain-awv", "plain regression on (A, W, V)", 2, estimator="PlainRegression", proxies="both"),
 )
 _MSE = Metric(name="mse", label="MSE", better="lower", format=".1f")
 _SECONDS = Metric(name="fit_seconds", label="fit, seconds", format=".1f")
