@@ -9,7 +9,7 @@ _SIZES = (1000, 5000)
 
 def _bandit(name: str, seconds: float, **quick: int) -> Method:
     return Method(
-        name=name.lower(), label=name, settings={"bandit": name}, quick=quick, seconds=seconds, quick_seconds=8
+        name=name.lower(), label=name, settings={"bandit": name}, quick=quick, seconds=seconds, quick_seconds=1
     )
 
 
@@ -20,7 +20,7 @@ _BANDITS = (
     _bandit("NeuralLinLCB", 40, n_steps=300),
     _bandit("NeuralLinGreedy", 40, n_steps=300),
 )
-_RANDOM = Method(name="random", label="random action", settings={"bandit": "random"}, seconds=1, quick_seconds=1)
+_RANDOM = Method(name="random", label="random action", settings={"bandit": "random"}, seconds=0.1, quick_seconds=0.1)
 
 
 def run_context(task: Task) -> dict[str, float]:

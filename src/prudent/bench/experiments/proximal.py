@@ -153,7 +153,9 @@ def _estimator(estimator: str, **settings: Any) -> Any:
 
 
 def _method(name: str, label: str, seconds: float, quick: dict[str, Any] | None = None, **settings: Any) -> Method:
-    return Method(name=name, label=label, settings=settings, quick=quick or {}, seconds=seconds, quick_seconds=7)
+    return Method(
+        name=name, label=label, settings=settings, quick=quick or {}, seconds=seconds, quick_seconds=min(seconds, 7)
+    )
 
 
 _DML = _method("dml-cmr", "DML-CMR", 48, {"n_folds": 2, "n_repeats": 1}, estimator="DMLCMR", n_folds=10)
