@@ -17,7 +17,7 @@ import numpy as np
 from prudent.cmr import FitReport, MomentError, MomentEstimator, Strength
 from prudent.cmr._arrays import Matrix
 from prudent.cmr._base import regress_out_of_fold, residual_moment
-from prudent.cmr._dmlcmr import partial_strength
+from prudent.cmr._report import partial_strength, r_squared
 
 # Stock and Yogo's rule of thumb.
 WEAK_F = 10.0
@@ -66,7 +66,7 @@ class ProximalDiagnosis:
         predicted = fitted[:, y.shape[1] :]
         without = regress_out_of_fold(w, known, seed=seed, groups=groups)
         report = getattr(estimator, "report_", None)
-        audited, proxy_r2 = None, _r2(w, predicted)
+        audited, proxy_r2 = None, r_squared(w, predicted)
         if isinstance(report, FitReport):
             # The estimator's own law of the proxy, where it has one.
             audited, proxy_r2 = report.moment, report.modelled_r2
@@ -77,7 +77,7 @@ class ProximalDiagnosis:
             strength=tuple(partial_strength(*column) for column in zip(w.T, predicted.T, without.T, strict=True)),
             weakest=weakest_direction(w, predicted, without),
             proxy_r2=proxy_r2,
-            outcome_r2=_r2(y, fitted[:, : y.shape[1]]),
+            outcome_r2=r_squared(y, fitted[:, : y.shape[1]]),
             moment=audited or residual_moment(residual, c, seed=seed, groups=groups),
             moment_is_audited=audited is not None,
             moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups),
@@ -183,8 +183,3 @@ def weakest_direction(w: Matrix, predicted: Matrix, without: Matrix) -> Strength
 def _verdict(strength: Strength) -> str:
     f = strength.effective_f
     return "weak: do not trust the effect" if f < WEAK_F else "moderate" if f < 23.1 else "strong"
-
-
-def _r2(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
-    spread = np.maximum(actual.var(axis=0), 1e-300)
-    return tuple(float(v) for v in 1 - np.mean((actual - predicted) ** 2, axis=0) / spread)
