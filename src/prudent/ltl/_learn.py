@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from prudent._progress import Progress, Task
 from prudent.ltl._check import Checker
 from prudent.ltl._evaluate import DONE
 from prudent.ltl._kernels import (
@@ -160,12 +161,11 @@ def q_learn(
         automaton = degeneralise(automaton)
     product = build_product(mdp, thin_acceptance(automaton))
     workers = min(len(seeds), n_jobs or os.cpu_count() or 1)
-    from prudent.ltl._progress import progress_bar
-
-    with progress_bar(f"{method}, {len(seeds)} runs", len(seeds) * settings.steps, progress) as advance:
+    with Progress(None if progress else False) as bars:
+        task = bars.start(f"{method}, {len(seeds)} runs", len(seeds) * settings.steps)
 
         def one(single: int) -> LearningRun:
-            return _run(product, settings, int(single), goal_text(goal), advance)
+            return _run(product, settings, int(single), goal_text(goal), task)
 
         if workers == 1:
             runs = tuple(one(s) for s in seeds)
@@ -196,9 +196,7 @@ def _check(settings: Settings) -> None:
     reward_table(settings.reward, settings.U, settings.K)
 
 
-def _run(
-    product: Product, settings: Settings, seed: int, formula: str | None, advance: Callable[[int], None]
-) -> LearningRun:
+def _run(product: Product, settings: Settings, seed: int, formula: str | None, task: Task) -> LearningRun:
     mdp, automaton = product.mdp, product.automaton
     checker = Checker.of(product)
     tables = make_tables(product)
@@ -234,7 +232,7 @@ def _run(
         else:
             run_counter(n, tables, rates, q_table, best, position, rng, rewards, is_counterfactual)
         values.append(evaluate())
-        advance(n)
+        task.advance(steps=n)
     return LearningRun(
         policy=Policy(automaton, mdp.actions, choices, formula=formula),
         curve=Curve(np.array(marks), np.array(values)),
