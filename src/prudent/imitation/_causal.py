@@ -101,6 +101,10 @@ class CausalImitation(Imitator):
     def _window_length(self) -> int:
         return max(self._instrument_view.length, self._policy_view().length)
 
+    def _first_step(self) -> int:
+        # What precedes it carries its noise; a padded window up to t - k does not.
+        return self.noise_horizon
+
     def _learn(self, windows: Windows, x: np.ndarray) -> None:
         c = self._instrument_view.columns(windows.states, windows.actions)
         c = c[:, np.ptp(c, axis=0) > 0]
