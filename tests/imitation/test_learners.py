@@ -193,9 +193,10 @@ def test_bad_settings_and_data_are_refused(short_noise):
         (CausalImitation(noise_horizon=0), "noise_horizon must be a whole number of at least 1"),
         (CausalImitation(noise_horizon=2, window=2), "window must be a whole number of at least 3"),
         (CausalImitation(noise_horizon=1, relative=(4,)), "relative names column 4"),
-        (CausalImitation(noise_horizon=600), "need at least two episodes"),
+        (CausalImitation(noise_horizon=600), "at least two episodes of more than 600 steps"),
         (SequenceCloning(window=0), "window must be"),
         (ResiduIL(noise_horizon=0), "noise_horizon must be"),
+        (ResiduIL(noise_horizon=1, towards="zero"), "towards must be"),
     ):
         with pytest.raises(DataError, match=message):
             model.fit(few)

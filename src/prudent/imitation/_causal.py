@@ -11,6 +11,7 @@ Past actions are left out of f: at test time they are its own, which carry none 
 """
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from prudent.imitation._windows import View, Windows
 
 # Steps of the window that lie up to t - k by default.
 INSTRUMENT_STEPS = 3
+# Optimiser steps of the roll-out model and of the policy at most, by default.
+MAX_STEPS, MAX_FUNCTION_STEPS = 2500, 3000
 # Stock and Yogo's rule of thumb.
 WEAK_F = 10.0
 
@@ -33,7 +36,9 @@ class CausalImitation(Imitator):
     Parameters
     ----------
     estimator : MomentEstimator, default=DMLCMR(n_folds=10)
-        How the moment restriction is solved; with DMLCMR this is DML-IL. Whole episodes go to one fold.
+        How the moment restriction is solved; with DMLCMR this is DML-IL. Whole episodes go to one fold. What a DMLCMR
+        leaves open is filled in for demonstrations: the recorded action is matched itself (``outcome="observed"``),
+        ten networks in all model the roll-outs, and training is brief.
     noise_horizon : int
         Number of steps k over which the hidden noise is correlated; an upper bound does, at a cost in strength.
     policy_states : int, optional
@@ -111,8 +116,8 @@ class CausalImitation(Imitator):
         if c.shape[1] == 0:
             raise DataError("the history up to t - k never varies, so that it cannot serve as instrument.")
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
-        if isinstance(estimator, DMLCMR) and estimator.network is None:
-            estimator.set_params(network=default_network(x.shape[1]))
+        if isinstance(estimator, DMLCMR):
+            _fill_in(estimator, *x.shape)
         y = windows.actions[:, -1]
         self.estimator_ = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode)
         report = getattr(self.estimator_, "report_", None)
@@ -140,3 +145,29 @@ class CausalImitation(Imitator):
 
         self.estimator_ = estimator_from_state(record, arrays)
         self.estimator = self.estimator_
+
+
+def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int) -> None:
+    """What imitation prefers where the user leaves it open.
+
+    The recorded action is the outcome: its mean given c, the policy after some steps of the dynamics, is harder to
+    learn than the policy. One network per fold, without a pilot for its weight decay, and fewer steps: demonstrations
+    are many and alike, and nothing was lost by it.
+    """
+    rule = estimator.train_configs(n_rows)
+    nuisance, function = rule["nuisance"], rule["function"]
+    steps = min(nuisance.max_steps, MAX_STEPS)
+    defaults = {
+        "network": default_network(n_columns),
+        "outcome": "observed",
+        "n_repeats": -(-10 // estimator.n_folds),
+        "train": replace(
+            nuisance,
+            weight_decay=nuisance.weight_decay / 3,
+            batch_size=256,
+            max_steps=steps,
+            evaluate_every=max(1, steps // 25),
+        ),
+        "function_train": replace(function, max_steps=min(function.max_steps, MAX_FUNCTION_STEPS)),
+    }
+    estimator.set_params(**{name: value for name, value in defaults.items() if getattr(estimator, name) is None})

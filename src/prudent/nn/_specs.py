@@ -30,27 +30,15 @@ class NetworkSpec(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class MLPSpec:
-    """Perceptron with a linear map beside it that is not decayed; ``widths=()`` is a linear function.
-
-    Without the map (``linear=False``) weight decay pulls towards a constant.
-    """
+    """Plain perceptron; ``widths=()`` is a linear function."""
 
     widths: tuple[int, ...] = (128, 64)
     activation: str = "silu"
     dropout_rate: float = 0.0
-    linear: bool = True
 
     def __call__(self, in_size: int, out_size: int, *, key: PRNGKeyArray) -> Network:
         _check(self)
-        return MLP(
-            in_size,
-            out_size,
-            self.widths,
-            n_raw=None if self.linear else 0,
-            activation=self.activation,
-            dropout_rate=self.dropout_rate,
-            key=key,
-        )
+        return MLP(in_size, out_size, self.widths, activation=self.activation, dropout_rate=self.dropout_rate, key=key)
 
 
 @dataclasses.dataclass(frozen=True)

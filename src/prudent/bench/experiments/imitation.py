@@ -251,8 +251,8 @@ def _robot(name: str, title: str) -> Experiment:
         methods=_methods(seconds=400, quick_seconds=60, estimators=("DFIV", "DeepGMM") if name == "ant" else ()),
         grid={"k": _HORIZONS},
         runs=5,
-        # The step of the odometer and the velocity, both in one state, tell u_o.
-        budget={**_BUDGET, "env": _ROBOTS[name], "relative": [0], "policy_states": 1},
+        # With one state even cloning of noiseless actions comes to a standstill (half-cheetah: score 0.7 to 0.85).
+        budget={**_BUDGET, "env": _ROBOTS[name], "relative": [0], "policy_states": 2},
         metrics=_METRICS,
         references=references,
         figures=_FIGURES,
