@@ -4,9 +4,9 @@ min over pi, max over f of E[2 (a_t - pi(s_t)) f(s_{t-k}) - f(s_{t-k})^2]; with 
 conditional moment. The authors take lag 1; with noise of horizon k the lag must be k. Policy and critic are two parts
 of one network here, stepped together by optimistic Adam, so that the one training loop serves.
 
-Where s_{t-k} hardly moves s_t, the game drives the policy far out for the sake of chance correlations of the sample, so
-that the policy needs a regulariser. The authors' is a share of the cloning loss, which fills what the moment leaves open
-with cloned noise; by default it is here a share of the size of the action (in standard units).
+Where s_{t-k} hardly moves s_t, the game drives the policy far out for the sake of chance correlations of the sample,
+so that the policy needs a regulariser. The authors' is a share of the cloning loss, which fills what the moment leaves
+open with cloned noise; by default it is here a share of the size of the action (in standard units).
 """
 
 from typing import Any
