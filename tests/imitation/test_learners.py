@@ -122,12 +122,15 @@ def test_what_an_estimator_leaves_open_is_filled_in():
     from prudent.imitation._causal import _fill_in
 
     given = DMLCMR(n_folds=5, outcome="fitted", network=MLPSpec(()))
-    _fill_in(given, 20_000, 2)
+    _fill_in(given, 20_000, 2, explained=lambda: 0.9)
     assert (given.outcome, given.network, given.n_repeats) == ("fitted", MLPSpec(()), 2)
-    assert given.train.max_steps == 2500
+    assert given.train.max_steps == 2000
     open_ = DMLCMR()
-    _fill_in(open_, 1000, 2)
+    _fill_in(open_, 1000, 2, explained=lambda: 0.9)
     assert (open_.outcome, open_.n_repeats, open_.train.max_steps) == ("observed", 1, 1000)
+    weak = DMLCMR()
+    _fill_in(weak, 1000, 2, explained=lambda: 0.1)
+    assert weak.outcome == "fitted"
 
 
 @pytest.mark.slow

@@ -119,8 +119,8 @@ class DMLCMR(NeuralEstimator):
         c does, as in proximal learning, which has it by default; otherwise the default is "zero".
     outcome : {"fitted", "observed"}, optional
         Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
-        noise, but no error of a fit. With "observed" s is not fitted. It is the default in imitation, where s is
-        harder to learn than f; otherwise the default is "fitted".
+        noise, but no error of a fit. With "observed" s is not fitted. Imitation chooses; otherwise the default is
+        "fitted".
     draws : {2, 1}, default=2
         2 is the unbiased loss. 1 puts one draw of X inside the square, as the published code does; f is then shrunk.
         For comparisons only.
