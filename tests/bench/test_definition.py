@@ -45,7 +45,7 @@ def test_cells_are_methods_by_points_by_seeds():
         ({"run_cell": "nowhere"}, "module:function"),
         ({"runs": 0}, "at least 1"),
         ({"methods": ()}, "at least one method"),
-        ({"methods": tiny_bench.curve.methods[:1] * 2}, "same name"),
+        ({"methods": tiny_bench.curve.methods[:1] * 2}, "two are called .good."),
     ],
 )
 def test_bad_definitions_are_refused(change, message):
@@ -60,7 +60,7 @@ def test_registry_finds_built_in_and_registered_experiments():
 
 
 def test_registry_refuses_unknown_names_and_modules(monkeypatch):
-    with pytest.raises(bench.BenchError, match=r"no experiment is called 'iv/nothing'; known: .*iv/demand"):
+    with pytest.raises(bench.BenchError, match=r"no experiment is called 'iv/nothing'; take one of .*iv/demand"):
         bench.find(["iv/nothing"])
     monkeypatch.setenv("PRUDENT_BENCH", "no_such_module")
     with pytest.raises(bench.BenchError, match="no_such_module"):

@@ -1,5 +1,7 @@
 """Cells of the IV experiments return their metrics; definitions are complete. A least-squares stub does the fits."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -93,7 +95,7 @@ def test_tables_leave_out_runs_from_before_a_metric(tmp_path):
         for cell in demand.cells()
         if cell.method == "2sls"
     }
-    sweep = Sweep(demand, "", results, 0)
+    sweep = Sweep(demand, "", results, 0, Path("records"))
     tables = {table.metric.name: table for table in bench.tables(sweep)}
     entry = next(row for row in tables["reward"].rows if row.label == "2SLS").entries[0]
     assert (entry.value, entry.runs, entry.errors) == (0.5, 1, 0)

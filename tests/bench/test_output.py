@@ -7,12 +7,14 @@ import re
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 import tiny_bench
 
 from prudent import bench
+from prudent.bench._report import not_reached
 from prudent.cli import main
 
 
@@ -104,7 +106,7 @@ def test_markdown_is_deterministic_and_names_its_command(call, folder):
 
 def test_csv_has_one_line_per_number(call, folder):
     rows = list(csv.DictReader(io.StringIO(call("table", folder, "--format", "csv").output)))
-    assert len(rows) == 5 * 2 + 1
+    assert len(rows) == 5 * 2 + 1 + 2
     assert {row["experiment"] for row in rows} == {"tiny/curve", "tiny/raises"}
 
 
@@ -209,3 +211,66 @@ def test_unwritable_folder_gives_one_line(call, tmp_path):
 def test_importing_the_package_loads_no_numerics():
     code = "import sys, prudent.cli._bench; sys.exit(bool({'numpy', 'jax', 'matplotlib', 'ray'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_report_makes_its_folder_and_records_are_a_folder(folder, tmp_path, call):
+    assert call("report", folder, "--format", "md", "--out", tmp_path / "new" / "page.md").code == 0
+    assert (tmp_path / "new" / "page.md").stat().st_size > 100
+    wrong = call("table", tmp_path / "new" / "page.md")
+    assert wrong.code == 2
+    assert "is a file; give the folder of records" in wrong.error
+
+
+def test_resume_says_what_is_new(tmp_path):
+    (name,) = bench.run([tiny_bench.curve], tmp_path, runs=1)
+    first = bench.run([tiny_bench.curve], tmp_path, runs=2, resume=True)
+    assert first[name] == len(tiny_bench.curve.methods) * 2
+    assert bench.run([tiny_bench.curve], tmp_path, runs=2, resume=True) == {name: 0}
+
+
+def test_update_writes_all_blocks_or_none(folder, tmp_path, call):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- bench:tiny/curve -->\nold\n<!-- /bench -->\n")
+    refused = call("table", folder, "--update", page)
+    assert refused.code == 2
+    assert "tiny/raises" in refused.error
+    assert "old" in page.read_text()
+    assert call("table", folder, "--update", page, "--json").code == 2
+
+
+def test_labels_are_plain_text_in_every_format(tmp_path, call):
+    odd = replace(tiny_bench.curve.metrics[0], label="E[a | b]")
+    bench.run([replace(tiny_bench.curve, metrics=(odd, *tiny_bench.curve.metrics[1:]))], tmp_path, runs=1)
+    assert "E[a | b]" in call("table", tmp_path).output
+    assert "| E[a \\| b] |" in call("table", tmp_path, "--format", "md").output
+
+
+def test_targets_need_all_runs(tmp_path):
+    """A median over the runs that did not fail is no proof."""
+    bench.run([tiny_bench.curve], tmp_path)
+    path = tmp_path / "tiny/curve.jsonl"
+    lines = path.read_text().splitlines()
+    failing = next(i for i, line in enumerate(lines) if '"method": "good"' in line and '"n": 100' in line)
+    entry = json.loads(lines[failing])
+    del entry["metrics"]
+    lines[failing] = json.dumps(entry | {"status": "error", "error": {"type": "E", "message": "m", "traceback": ""}})
+    path.write_text("\n".join(lines) + "\n")
+    (sweep,) = bench.load_folder(tmp_path)
+    (table,) = bench.tables(sweep)
+    assert table.rows[0].entries[0].reached is None
+    assert any("not shown" in line for line in not_reached(sweep))
+    assert "4 to 5 runs, seeds from 0, 1 failed" in bench.markdown(sweep)
+
+
+def test_report_passes_over_runs_without_a_curve(tmp_path):
+    bench.run([tiny_bench.curve], tmp_path)
+    path = tmp_path / "tiny/curve.jsonl"
+    path.write_text(path.read_text().replace('"probability"', '"former"', 1))
+    assert bench.write_report(tmp_path).stat().st_size > 1000
+
+
+def test_a_failed_cell_is_an_exit_code(folder, tmp_path, monkeypatch, call):
+    monkeypatch.setenv("PRUDENT_BENCH", "tiny_bench")
+    done = call("run", "tiny/raises", "--out", tmp_path)
+    assert done.code == 1
+    assert "first failure" in done.output

@@ -82,6 +82,13 @@ def test_damaged_line_in_the_middle_is_skipped_with_a_warning(tmp_path):
         assert RecordFile(path).read_new() == [{"number": 0}, {"number": 2}]
 
 
+def test_json_that_is_no_record_is_skipped_with_a_warning(tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text('null\n123\n{}\n{"kind": "run"}\n{"kind": "plan", "command": "", "experiment": {}}\n')
+    with pytest.warns(UserWarning, match="no record"):
+        assert [entry["kind"] for entry in RecordFile(path).read_records()] == ["plan"]
+
+
 def test_claim_is_exclusive_between_processes_and_ends_with_its_holder(tmp_path):
     path = tmp_path / "claims.lock"
     holder = subprocess.Popen(

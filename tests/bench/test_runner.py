@@ -164,6 +164,28 @@ def test_records_of_another_definition_are_refused(tmp_path):
     assert lines(tmp_path, "tiny/curve") == before
 
 
+def test_a_plan_of_another_definition_is_refused(tmp_path):
+    """Also before its first cell is recorded: both would count the other's cells as done."""
+    bench.run([tiny_bench.curve], tmp_path, runs=1)
+    path = tmp_path / "tiny/curve.jsonl"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    with pytest.raises(bench.BenchError, match="another definition"):
+        bench.run([tiny_bench.curve], tmp_path, quick=True, resume=True)
+
+
+def test_a_removed_method_is_ignored(tmp_path):
+    bench.run([tiny_bench.curve], tmp_path, runs=1)
+    shorter = replace(tiny_bench.curve, methods=tiny_bench.curve.methods[:1], grid={"n": (100,)})
+    assert bench.run([shorter], tmp_path, runs=1, resume=True) == {"tiny/curve": 0}
+    (sweep,) = bench.load_folder(tmp_path)
+    assert len(sweep.results) == len(sweep.experiment.cells()) == 1
+
+
+def test_an_experiment_is_named_once(tmp_path):
+    with pytest.raises(bench.BenchError, match="twice"):
+        bench.run([tiny_bench.curve, tiny_bench.curve], tmp_path)
+
+
 def test_a_worker_ends_with_its_parent(tmp_path, monkeypatch):
     log = tmp_path / "log"
     monkeypatch.setenv("TINY_LOG", str(log))

@@ -104,6 +104,25 @@ def test_prism_file_and_storm_backend_give_the_same_optimum(tmp_path: Path, poli
     assert checked["probability"] == pytest.approx(row["probability"], abs=1e-6)
 
 
+def test_a_goal_may_be_an_automaton_in_a_file(tmp_path: Path):
+    file = tmp_path / "goal.hoa"
+    file.write_text(ask("ltl", "translate", "(F G a) & (G !c)", "--hoa"))
+    assert json.loads(ask("ltl", "optimum", "probabilistic-gate", "--automaton", file, "--json"))["probability"] == 0.8
+    file.write_text("HOA: v1\n--BODY--")
+    assert "line" in fail("ltl", "optimum", "probabilistic-gate", "--automaton", file)
+
+
+def test_check_uses_the_goal_of_the_policy(tmp_path: Path):
+    ask(*GATE, "--formula", "F a", "--out", tmp_path)
+    checked = ["ltl", "check", "probabilistic-gate", tmp_path / "policy.json", "--json"]
+    assert json.loads(ask(*checked))["formula"] == "F a"
+    assert json.loads(ask(*checked, "--formula", "G !c"))["formula"] == "G !c"
+
+
+def test_translating_an_unsatisfiable_formula_says_so():
+    assert "unsatisfiable" in CliRunner().invoke(app, ["ltl", "translate", "a & !a"]).stderr
+
+
 def test_unsatisfiable_formula_has_probability_zero_and_says_so():
     result = CliRunner().invoke(app, ["ltl", "optimum", "frozen-lake", "--formula", "F a & G !a", "--json"])
     assert json.loads(result.stdout)["probability"] == 0.0
@@ -123,7 +142,11 @@ def test_unsatisfiable_formula_has_probability_zero_and_says_so():
         (["learn", "--env", "frozen-lake", "--gamma", "high"], "--gamma must be a number or 'auto'"),
         (["optimum", "frozen-lake", "--formula", "F zebra"], "'zebra'"),
         (["optimum", "frozen-lake", "--backend", "spin"], "backend must be one of"),
-        (["check", "frozen-lake", "absent.json"], "absent.json"),
+        (["optimum", "frozen-lake", "--constants", "N=3"], "--constants is for PRISM files"),
+        (["optimum", "frozen-lake", "--automaton", "absent.hoa"], "absent.hoa"),
+        (["optimum", "frozen-lake", "--automaton", "absent.hoa", "--formula", "F a"], "not both"),
+        (["check", "frozen-lake", "absent.json"], "absent.json does not exist"),
+        (["check", "frozen-lake", "."], ". is a folder; give a file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], expected: str):

@@ -51,3 +51,30 @@ def test_effect_and_diagnose_speak_json(folder):
 def test_bad_input_is_explained(folder, arguments, message):
     with pytest.raises(DataError, match=message):
         run("proximal", "effect", str(folder / "model"), *arguments)
+
+
+@pytest.mark.parametrize("estimator", ["kernel-cmr", "pmmr", "kpv", "2sls"])
+def test_other_estimators_fit_and_load(folder, tmp_path, estimator):
+    fit = ["proximal", "fit", str(folder / "data.csv"), *FIT, "--estimator", estimator, "--out", str(tmp_path / "m")]
+    run(*fit)
+    (row,) = json.loads(run("proximal", "effect", str(tmp_path / "m"), "--treatment", "1", "--json"))
+    assert row["effect"] == pytest.approx(row["debiased"], abs=2.0)
+
+
+def test_estimator_options_are_checked(folder, tmp_path):
+    fit = ["proximal", "fit", str(folder / "data.csv"), *FIT, "--out", str(tmp_path / "m")]
+    with pytest.raises(DataError, match="--estimator must be one of dml-cmr, kernel-cmr, nmmr"):
+        run(*fit, "--estimator", "magic")
+    with pytest.raises(DataError, match="--folds is for estimators that cross-fit; 2sls does not"):
+        run(*fit, "--estimator", "2sls", "--folds", "5")
+    with pytest.raises(DataError, match="holds a ProximalRegression, not IVRegression"):
+        run("iv", "diagnose", str(folder / "model"))
+
+
+def test_several_treatments_are_asked_for_in_python(tmp_path):
+    frame = datasets.make_linear_proximal(300, seed=0).frame()
+    frame.assign(b=frame["a"] ** 2).to_csv(tmp_path / "data.csv", index=False)
+    fit = ["proximal", "fit", str(tmp_path / "data.csv"), *FIT, "--estimator", "2sls", "--out", str(tmp_path / "m")]
+    run(*[("a,b" if argument == "a" else argument) for argument in fit])
+    with pytest.raises(DataError, match="asks about one column; the treatment has a, b"):
+        run("proximal", "effect", str(tmp_path / "m"), "--treatment", "1,2")

@@ -9,7 +9,7 @@ from sklearn.linear_model import LinearRegression
 from prudent import datasets
 from prudent.cmr import DMLCMR, Defaults
 from prudent.cmr._arrays import shared_columns
-from prudent.cmr._dmlcmr import partial_strength
+from prudent.cmr._report import partial_strength
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import MLPSpec, TrainConfig
 

@@ -13,7 +13,7 @@ from prudent.bench._folder import Sweep, load_folder
 from prudent.bench._registry import find, load_all
 from prudent.bench._report import write_report
 from prudent.bench._runner import run
-from prudent.bench._table import Table, csv_text, markdown, tables, update_block
+from prudent.bench._table import Table, csv_text, markdown, tables, update_blocks
 
 __all__ = [
     "BenchError",
@@ -33,6 +33,6 @@ __all__ = [
     "markdown",
     "run",
     "tables",
-    "update_block",
+    "update_blocks",
     "write_report",
 ]

@@ -48,9 +48,13 @@ def execute(run_cell: str, metrics: list[str], task: dict[str, Any]) -> Outcome:
         "wall_seconds": round(time.perf_counter() - wall, 4),
         "cpu_seconds": round(_cpu_seconds() - cpu, 4),
         "peak_mb": round(peak_memory_mb(), 1),
-        "versions": _versions(),
-        "machine": _machine(),
+        **surroundings(),
     }
+
+
+def surroundings() -> Outcome:
+    """Versions and machine."""
+    return {"versions": _versions(), "machine": _machine()}
 
 
 def describe(err: BaseException) -> dict[str, str]:
@@ -70,7 +74,8 @@ def _checked(values: Mapping[str, Any], required: list[str]) -> Iterator[tuple[s
     if missing:
         raise ValueError(f"run_cell returned no {', '.join(missing)}; it returned {', '.join(values) or 'nothing'}")
     for name, value in values.items():
-        plain = [float(item) for item in value] if hasattr(value, "__len__") else float(value)
+        is_list = hasattr(value, "__len__") and getattr(value, "ndim", 1) > 0
+        plain = [float(item) for item in value] if is_list else float(value)
         if not all(math.isfinite(item) for item in (plain if isinstance(plain, list) else [plain])):
             raise ValueError(f"metric {name} is not finite: {value}")
         yield name, plain

@@ -131,7 +131,8 @@ class Experiment:
     """A benchmark as data.
 
     Only what decides the numbers (``run_cell``, ``version``, settings, budget, quick or not) enters the definition
-    hash. Words, published values, more runs, a new method or a longer grid leave recorded cells valid.
+    hash. Words, published values, more runs, a new method or a longer grid leave recorded cells valid. So does a new
+    metric: cells recorded before it have no value of it, and are run again only in a new folder.
     """
 
     name: str
@@ -168,11 +169,13 @@ class Experiment:
             raise BenchError(f"the number of runs must be at least 1, got {self.runs}")
         if not self.methods or not self.metrics:
             raise BenchError(f"{self.name}: an experiment needs at least one method and one metric")
-        names = {method.name for method in self.methods}
-        if len(names) < len(self.methods):
-            raise BenchError(f"{self.name}: two methods have the same name")
-        if not self.is_quick and not set(self.quick.methods) <= names:
-            raise BenchError(f"{self.name}: its quick version names methods that it does not have")
+        names = [method.name for method in self.methods]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise BenchError(f"{self.name}: methods need names of their own, two are called {twice[0]!r}")
+        unknown = set(self.quick.methods) - set(names)
+        if unknown and not self.is_quick:
+            raise BenchError(f"{self.name}: its quick version names {min(unknown)!r}, which is none of its methods")
 
     def points(self) -> list[Point]:
         """All grid points, in the order of the grid."""
@@ -189,9 +192,6 @@ class Experiment:
 
     def method(self, name: str) -> Method:
         return next(method for method in self.methods if method.name == name)
-
-    def metric(self, name: str) -> Metric:
-        return next(metric for metric in self.metrics if metric.name == name)
 
     def task(self, cell: Cell) -> Task:
         settings = self.method(cell.method).settings

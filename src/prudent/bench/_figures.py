@@ -69,18 +69,23 @@ def _boxes(axes: Any, sweep: Sweep, figure: Figure) -> None:
         if not filled:
             continue
         line = {"color": colour, "linewidth": 1.3}
-        axes.boxplot(
+        boxes = axes.boxplot(
             [values for _, values in filled],
             positions=[place for place, _ in filled],
             widths=width * 0.8,
             patch_artist=True,
-            boxprops={"facecolor": colour + "55", "edgecolor": colour},
+            # Beyond the colours, hatches tell boxes apart.
+            boxprops={
+                "facecolor": colour + "55",
+                "edgecolor": colour,
+                "hatch": (None, "////", "....")[number // len(_COLOURS) % 3],
+            },
             whiskerprops=line,
             capprops=line,
             medianprops={"color": colour, "linewidth": 2.2},
             flierprops={"marker": ".", "markeredgecolor": colour, "markersize": 5},
         )
-        axes.plot([], [], color=colour, linewidth=6, alpha=0.6, label=method.title)
+        boxes["boxes"][0].set_label(method.title)
         place_of = {point_label(point): place for point, place in zip(points, places, strict=True)}
         _mark_references(axes, sweep, figure, method.name, place_of)
     axes.set_xticks(range(len(points)), [", ".join(str(value) for value in point.values()) for point in points])
@@ -102,8 +107,7 @@ def _curves(axes: Any, sweep: Sweep, figure: Figure) -> None:
     for method in sweep.experiment.methods:
         for point in sweep.experiment.points():
             by_x: dict[float, list[float]] = {}
-            all_xs, all_ys = (sweep.values(method.name, point, name) for name in (figure.x, figure.y))
-            for xs, ys in zip(all_xs, all_ys, strict=True):
+            for xs, ys in sweep.curves(method.name, point, figure.x, figure.y):
                 for x, y in zip(xs, ys, strict=True):
                     by_x.setdefault(x, []).append(y)
             label = ", ".join(text for text in (method.title, point_label(point)) if text)

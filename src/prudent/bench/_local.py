@@ -1,5 +1,6 @@
 """The local engine: worker processes that live for many cells, each on its own cores."""
 
+import contextlib
 import json
 import os
 import selectors
@@ -10,6 +11,7 @@ import tempfile
 from dataclasses import asdict
 from typing import IO, cast
 
+from prudent.bench._cell import surroundings
 from prudent.bench._pool import Finished, Job
 from prudent.bench._threads import available_cores, cores_of_worker, thread_environment
 
@@ -49,7 +51,8 @@ class LocalPool:
             if answer is None:
                 error = self._bury(worker)
                 if job is not None:
-                    finished.append(Finished(job, {"status": "error", "error": error}, worker_lost=True))
+                    outcome = {"status": "error", "error": error} | surroundings()
+                    finished.append(Finished(job, outcome, worker_lost=True))
             elif job is not None:
                 self._idle.append(worker)
                 finished.append(Finished(job, answer))
@@ -120,7 +123,9 @@ class _Worker:
         return self._errors.read().decode(errors="replace")
 
     def stop(self) -> None:
-        self._process.kill()
+        # The worker has a session of its own: this ends what its cells have started, too.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self.answers, self._errors):
             try:

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import socket
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -54,6 +55,7 @@ class RayPool:
     def wait(self, timeout: float) -> list[Finished]:
         """Jobs that finished, after at most ``timeout`` seconds."""
         if not self._busy:
+            time.sleep(timeout)  # Others hold what is left; asking them all the time would keep a core busy.
             return []
         ready, _ = ray.wait(list(self._busy), num_returns=1, timeout=timeout)
         return [self._collect(ref, self._busy.pop(ref)) for ref in ready]
@@ -79,4 +81,4 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((match[1], int(match[2])), timeout=10).close()
     except OSError as err:
-        raise BenchError(f"no Ray cluster answers at RAY_ADDRESS={address!r}: {err}") from err
+        raise BenchError(f"no Ray cluster answers at RAY_ADDRESS={address!r} ({err}); start one, or unset it") from err

@@ -10,6 +10,11 @@ from typing import Any
 
 Entry = dict[str, Any]
 
+_FIELDS = {
+    "plan": {"command", "experiment"},
+    "run": {"key", "definition", "method", "final", "status", "worker_lost", "commit"},
+}
+
 
 class RecordFile:
     """A file of JSON lines that any number of processes append to and read."""
@@ -55,6 +60,18 @@ class RecordFile:
                 warnings.warn(f"{self.path} has a line that is not JSON; it is skipped: {line[:60]!r}", stacklevel=2)
         return entries
 
+    def read_records(self) -> list[Entry]:
+        """As `read_new`: plans and runs only. Anything else is skipped with a warning."""
+        records = []
+        for entry in self.read_new():
+            kind = entry.get("kind") if isinstance(entry, dict) else None
+            if kind in _FIELDS and entry.keys() >= _FIELDS[kind]:
+                records.append(entry)
+            else:
+                shown = json.dumps(entry)[:60]
+                warnings.warn(f"{self.path} has a line that is no record; it is skipped: {shown}", stacklevel=2)
+        return records
+
 
 class Claims:
     """Rights to run cells, held by this process and dropped by the system when it dies.
@@ -71,7 +88,7 @@ class Claims:
         """Claim a cell unless another process holds it."""
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte_of(key))
-        except OSError:
+        except (BlockingIOError, PermissionError):
             return False
         return True
 

@@ -29,7 +29,8 @@ def find(patterns: Sequence[str]) -> list[Experiment]:
     for pattern in patterns or ["*"]:
         names = fnmatch.filter(known, pattern)
         if not names:
-            raise BenchError(f"no experiment is called {pattern!r}; known: {', '.join(known)}")
+            hint = f", or write '{pattern}/*'" if any(name.startswith(f"{pattern}/") for name in known) else ""
+            raise BenchError(f"no experiment is called {pattern!r}; take one of {', '.join(known)}{hint}")
         chosen |= {name: known[name] for name in names}
     return list(chosen.values())
 
@@ -37,6 +38,7 @@ def find(patterns: Sequence[str]) -> list[Experiment]:
 def _experiments_of(module_name: str) -> list[Experiment]:
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as err:
-        raise BenchError(f"cannot import {module_name!r}, named in PRUDENT_BENCH: {err}") from err
+    except Exception as err:  # A module of the user's may fail in any way.
+        where = "of this package" if module_name.startswith(experiments.__name__) else "named in PRUDENT_BENCH"
+        raise BenchError(f"cannot import {module_name!r}, {where} ({type(err).__name__}: {err}); mend it") from err
     return [value for value in vars(module).values() if isinstance(value, Experiment)]

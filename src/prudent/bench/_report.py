@@ -29,6 +29,7 @@ def write_report(folder: Path, *, format: str = "html", out: Path | None = None)
     sweeps = load_folder(folder)
     make = {"html": html_page, "md": _markdown_page, "csv": csv_text}[format]
     path = out or folder / f"report.{format}"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(make(sweeps))
     return path
 
@@ -37,13 +38,16 @@ def not_reached(sweep: Sweep) -> list[str]:
     """Plain sentences: missed targets and goals, missing cells, failures, lost workers; or that there are none."""
     missed: dict[str, list[str]] = {}
     for miss in shortfalls(sweep):
-        value, bound = (format(number, miss.metric.format) for number in (miss.value, miss.bound))
-        title = f"{miss.role} missed: {miss.method} against {miss.label} ({miss.metric.title})"
-        missed.setdefault(title, []).append(f"{miss.column} {value}, not {bound}")
+        what = "not shown, runs are missing or failed" if miss.value is None else "missed"
+        title = f"{miss.role} {what}: {miss.method} against {miss.label} ({miss.metric.title})"
+        bound = format(miss.bound, miss.metric.format)
+        found = "" if miss.value is None else f"{format(miss.value, miss.metric.format)}, not "
+        missed.setdefault(title, []).append(f"{miss.column} {found}{bound}")
     lines = [f"{title}: {'; '.join(places)}" for title, places in missed.items()]
     total, missing, errors = len(sweep.experiment.cells()), len(sweep.missing()), len(sweep.errors())
     if missing:
-        lines.append(f"{missing} of {total} cells have not run; '{sweep.command} --resume' runs them")
+        command = f"{sweep.command} --out {sweep.folder} --resume"
+        lines.append(f"{missing} of {total} cells have not run; '{command}' runs them")
     if errors:
         lines.append(f"{errors} of {total} cells failed")
     if sweep.lost_workers:
@@ -72,7 +76,7 @@ def _header(sweeps: list[Sweep]) -> str:
         ("cells done", str(len(entries) - failed)),
         ("failed", str(failed)),
         ("not run", str(sum(len(sweep.missing()) for sweep in sweeps))),
-        ("targets missed", str(sum(miss.role == "target" for sweep in sweeps for miss in shortfalls(sweep)))),
+        ("targets not reached", str(sum(miss.role == "target" for sweep in sweeps for miss in shortfalls(sweep)))),
         ("time in cells", duration(seconds)),
     ]
     tiles = "".join(f"<div><dd>{value}</dd><dt>{label}</dt></div>" for label, value in facts)
@@ -91,8 +95,9 @@ def _provenance(entries: list[dict]) -> str:
     commits = sorted({entry["commit"] for entry in entries if entry["commit"]})
     machines = [entry["machine"] for entry in entries if "machine" in entry]
     places = sorted({f"{machine['cpu']}, {machine['cores']} cores" for machine in machines})
-    versions = next((entry["versions"] for entry in entries if "versions" in entry), {})
-    shown = [f"{name} {versions[name]}" for name in ("python", "prudent", "jax") if name in versions]
+    versions = [entry["versions"] for entry in entries if "versions" in entry]
+    found = {name: sorted({v[name] for v in versions if name in v}) for name in ("python", "prudent", "jax")}
+    shown = [f"{name} {', '.join(numbers)}" for name, numbers in found.items() if numbers]
     return " · ".join([*(f"commit {commit}" for commit in commits), *shown, *places])
 
 
@@ -131,11 +136,11 @@ def _html_row(row: Row, table: Table) -> str:
 
 
 def _times(sweep: Sweep) -> str:
-    head = ["median per cell", "runs", "wall s", "slowest s", "CPU s", "peak MB"]
+    head = ["of the cells that ended well", "runs", "median wall s", "slowest s", "median CPU s", "largest peak MB"]
     rows = []
     for method in sweep.experiment.methods:
         for point in sweep.experiment.points():
-            entries = [entry for entry in sweep.at(method.name, point) if "wall_seconds" in entry]
+            entries = [entry for entry in sweep.at(method.name, point) if entry["status"] == "ok"]
             if not entries:
                 continue
             wall = [entry["wall_seconds"] for entry in entries]

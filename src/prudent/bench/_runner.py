@@ -11,7 +11,7 @@ from pathlib import Path
 
 from prudent._progress import Progress
 from prudent.bench._definition import BenchError, Cell, Experiment
-from prudent.bench._folder import record_path
+from prudent.bench._folder import planned_experiment, record_path
 from prudent.bench._pool import Finished, Job, Pool
 from prudent.bench._records import Claims, RecordFile, best_results
 
@@ -32,7 +32,7 @@ def run(
     resume: bool = False,
     retry_errors: bool = False,
     show_progress: bool | None = None,
-) -> None:
+) -> dict[str, int]:
     """Run all cells of the experiments that ``out`` does not have yet; returns when every cell is recorded.
 
     Several processes may run on one folder at the same time (those that find records, with ``resume``): each cell is
@@ -56,12 +56,21 @@ def run(
         Run cells again whose record is an error.
     show_progress : bool, optional
         Default: when standard error is a terminal.
+
+    Returns
+    -------
+    dict
+        By experiment, the number of cells that this call ran; the others were recorded before, or by another process.
     """
     if engine not in ENGINES:
         raise BenchError(f"the engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if workers is not None and workers < 1:
         raise BenchError(f"the number of workers must be at least 1, got {workers}")
     planned = [_planned(experiment, runs, quick) for experiment in experiments]
+    twice = {experiment.name for experiment in planned if [e.name for e in planned].count(experiment.name) > 1}
+    if twice:
+        raise BenchError(f"an experiment is run once, got {min(twice)!r} twice; name it once")
+    commit = _commit()
     sweeps = [_OpenSweep(experiment, out, resume, retry_errors) for experiment in planned]
     # The engine starts before anything is written: one that cannot start leaves no trace.
     pool = _start_pool(engine, workers)
@@ -69,9 +78,10 @@ def run(
         stack.callback(pool.close)
         progress = stack.enter_context(Progress(show_progress))
         for sweep in sweeps:
-            sweep.begin(progress, _command(sweep.experiment, engine), engine)
+            sweep.begin(progress, _command(sweep.experiment, engine), engine, commit)
             stack.callback(sweep.close)
         _drain(pool, sweeps)
+    return {sweep.experiment.name: sweep.n_run for sweep in sweeps}
 
 
 def _planned(experiment: Experiment, runs: int | None, quick: bool) -> Experiment:
@@ -125,7 +135,7 @@ class _OpenSweep:
     """An experiment's record file while it is being filled."""
 
     def __init__(self, experiment: Experiment, out: Path, resume: bool, retry_errors: bool):
-        self.experiment = experiment
+        self.experiment, self.n_run = experiment, 0
         self._file = RecordFile(record_path(out, experiment.name))
         self._done: set[str] = set()
         self._digests = experiment.digests()
@@ -136,11 +146,13 @@ class _OpenSweep:
             self._done -= {key for key, entry in results.items() if entry["status"] == "error"}
         self.missing = [cell for cell in experiment.cells() if cell.key not in self._done]
 
-    def begin(self, progress: Progress, command: str, engine: str) -> None:
+    def begin(self, progress: Progress, command: str, engine: str, commit: str) -> None:
         """Write the plan; from here on the sweep can be claimed from and must be closed."""
-        self._engine = engine
+        self._engine, self._commit = engine, commit
         self._claims = Claims(self._file.path.with_suffix(".lock"))
         self._file.append({"kind": "plan", "command": command, "experiment": self.experiment.to_json()})
+        # Again, with the own plan in the file: of two runs that start together, each now sees the other.
+        self._refuse_foreign(self._refresh(), resume=True)
         self._bar = progress.start(self.experiment.name, len(self.missing))
 
     def claim(self, cell: Cell) -> str:
@@ -171,7 +183,7 @@ class _OpenSweep:
                 "final": is_final,
                 "worker_lost": finished.worker_lost,
                 "engine": self._engine,
-                "commit": _commit(),
+                "commit": self._commit,
                 "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
             }
             | finished.outcome
@@ -179,14 +191,17 @@ class _OpenSweep:
 
     def release(self, cell: Cell) -> None:
         self._claims.drop(cell.key)
+        self.n_run += 1
         self._bar.advance(f"{cell.method} seed {cell.seed}")
 
     def close(self) -> None:
         self._claims.close()
 
     def _refresh(self) -> list[dict]:
-        entries = self._file.read_new()
-        self._done |= {entry["key"] for entry in entries if entry["kind"] == "run" and entry["final"]}
+        entries = self._file.read_records()
+        own = [entry for entry in entries if entry["kind"] == "run" and entry["final"]]
+        own = [entry for entry in own if entry["definition"] == self._digests.get(entry["method"])]
+        self._done |= {entry["key"] for entry in own}
         return entries
 
     def _refuse_foreign(self, entries: list[dict], resume: bool) -> None:
@@ -195,24 +210,28 @@ class _OpenSweep:
             raise BenchError(
                 f"{path} already has records of {name}; add --resume to continue them, or choose another --out"
             )
-        recorded = {entry["definition"] for entry in entries if entry["kind"] == "run"}
-        if recorded - set(self._digests.values()):
+        recorded = {(entry["method"], entry["definition"]) for entry in entries if entry["kind"] == "run"}
+        for entry in entries:
+            if entry["kind"] == "plan":
+                recorded |= set(planned_experiment(path, entry).digests().items())
+        foreign = sorted(method for method, digest in recorded if self._digests.get(method, digest) != digest)
+        if foreign:
             raise BenchError(
-                f"{path} has records of another definition of {name} (other settings, or quick against full); "
-                "choose another --out"
+                f"{path} has records or a plan of another definition of {name} (other settings of {foreign[0]}, or "
+                "quick against full); choose another --out"
             )
 
 
 @functools.cache
 def _commit() -> str:
     """Commit that Prudent runs from, with ``+`` when the package has changes; empty outside of a working tree."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     try:
         head = subprocess.run(
             ["git", "-C", here, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
         )
         changes = subprocess.run(
-            ["git", "-C", here, "status", "--porcelain", "-uno", "--", "."], capture_output=True, text=True, check=True
+            ["git", "-C", here, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return ""

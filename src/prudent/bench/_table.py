@@ -31,7 +31,8 @@ class Entry:
     runs: int = 0
     errors: int = 0
     reached: bool | None = None
-    """Whether the target is met; None without a target, or for a quick run, whose settings are not the target's."""
+    """Whether the target is met; None without a target, for a quick run, whose settings are not the target's, and
+    where runs failed or are missing."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A target or goal that the records miss."""
+    """A target or goal that the records miss, or (without a value) do not show because runs failed or are missing."""
 
     method: str
     column: str
     metric: Metric
-    value: float
+    value: float | None
     bound: float
     label: str
     role: str
@@ -96,14 +97,14 @@ def tables(sweep: Sweep) -> list[Table]:
 
 
 def shortfalls(sweep: Sweep) -> list[Shortfall]:
-    """Targets and goals that the medians (or means) miss; none for quick runs."""
+    """Targets and goals that the medians (or means) of all runs do not reach; none for quick runs."""
     missed = []
     for table in tables(sweep):
         for method, row in zip(sweep.experiment.methods, table.rows, strict=False):
             for ref in _judged(sweep, table.metric, method.name):
                 for column, entry in zip(table.columns, row.entries, strict=True):
-                    value, bound = entry.value, ref.values.get(column)
-                    if value is not None and bound is not None and not _reaches(value, bound, table.metric):
+                    value, bound = entry.value if _is_complete(sweep, entry) else None, ref.values.get(column)
+                    if bound is not None and not _reaches(value, bound, table.metric):
                         missed.append(Shortfall(method.title, column, table.metric, value, bound, ref.label, ref.role))
     return missed
 
@@ -131,7 +132,7 @@ def _own_row(sweep: Sweep, metric: Metric, method: str, label: str) -> Row:
         entry = _reach(sweep, method, point, metric) if metric.reach_of else _own(sweep, method, point, metric)
         bounds = [target.values[point_label(point)] for target in targets if point_label(point) in target.values]
         reached = None
-        if bounds and entry.value is not None:
+        if bounds and _is_complete(sweep, entry):
             reached = all(_reaches(entry.value, bound, metric) for bound in bounds)
         entries.append(replace(entry, errors=errors, reached=reached))
     return Row(label, "ours", tuple(entries), _slope(sweep, metric, method))
@@ -147,13 +148,18 @@ def _own(sweep: Sweep, method: str, point: dict, metric: Metric) -> Entry:
 
 def _reach(sweep: Sweep, method: str, point: dict, metric: Metric) -> Entry:
     """`Metric.reach_of`: when the mean curve comes near its final level."""
-    xs, ys = (sweep.values(method, point, name) for name in metric.reach_of)
-    if not ys:
+    curves = sweep.curves(method, point, *metric.reach_of)
+    by_x: dict[float, list[float]] = {}
+    for xs, ys in curves:
+        for x, y in zip(xs, ys, strict=True):
+            by_x.setdefault(x, []).append(y)
+    # Where all runs have a value: a mean over some of them would jump.
+    mean = {x: statistics.fmean(values) for x, values in sorted(by_x.items()) if len(values) == len(curves)}
+    if not mean:
         return Entry(None)
-    curve = [statistics.fmean(values) for values in zip(*ys, strict=True)]
-    level = final_level(curve)
-    reached = [x for x, y in zip(xs[0], curve, strict=True) if y >= level - _NEAR]
-    return Entry(reached[0] if level >= _NEAR and reached else None, runs=len(ys))
+    level = final_level(list(mean.values()))
+    reached = [x for x, y in mean.items() if y >= level - _NEAR]
+    return Entry(reached[0] if level >= _NEAR and reached else None, runs=len(curves))
 
 
 def final_level(curve: Sequence[float]) -> float:
@@ -168,7 +174,13 @@ def _judged(sweep: Sweep, metric: Metric, method: str) -> list[Reference]:
     return [ref for ref in refs if ref.role != "published" and ref.metric == metric.name and ref.method == method]
 
 
-def _reaches(value: float, bound: float, metric: Metric) -> bool:
+def _is_complete(sweep: Sweep, entry: Entry) -> bool:
+    return entry.value is not None and entry.runs == sweep.experiment.runs
+
+
+def _reaches(value: float | None, bound: float, metric: Metric) -> bool:
+    if value is None:
+        return False
     return value <= bound if metric.better == "lower" else value >= bound
 
 
@@ -232,11 +244,13 @@ def row_label(row: Row) -> str:
 def footnotes(sweep: Sweep) -> list[str]:
     """Protocol, what the numbers are, and sources; the same words in every format."""
     experiment = sweep.experiment
-    runs = sorted({len(sweep.at(method.name, point)) for method in experiment.methods for point in experiment.points()})
+    places = [(method.name, point) for method in experiment.methods for point in experiment.points()]
+    runs = sorted({sum(entry["status"] == "ok" for entry in sweep.at(*place)) for place in places})
     count = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
     spread = "one run" if runs == [1] else f"{_STATISTICS[experiment.statistic]} over {count} runs"
     commits = sorted({entry["commit"] for entry in sweep.results.values() if entry["commit"]})
-    notes = [f"Protocol: {experiment.protocol}", f"Ours: {spread}, seeds from 0" + _at_commit(commits) + "."]
+    failed = f", {len(sweep.errors())} failed" if sweep.errors() else ""
+    notes = [f"Protocol: {experiment.protocol}", f"Ours: {spread}, seeds from 0{failed}{_at_commit(commits)}."]
     settings = [(method.title, method.settings) for method in experiment.methods if method.settings]
     notes += [f"{title}: {', '.join(f'{name}={value}' for name, value in items.items())}." for title, items in settings]
     if experiment.is_quick:
@@ -261,7 +275,7 @@ def _markdown_table(table: Table) -> str:
     for row in table.rows:
         cells = [_mark(entry_text(entry, table), entry.reached) for entry in row.entries]
         lines.append([row_label(row), *cells, *margin_texts(row, table)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines)
 
 
 def _mark(text: str, reached: bool | None) -> str:
@@ -283,18 +297,26 @@ def csv_text(sweeps: list[Sweep]) -> str:
                 if row.published is not None:
                     names = [table.experiment, table.metric.name, row.label, "published", table.columns[0]]
                     writer.writerow([*names, "", row.published, None, None, 0, 0])
+                if row.slope is not None:
+                    value, error = row.slope
+                    names = [table.experiment, table.metric.name, row.label, "slope", ""]
+                    writer.writerow([*names, "± standard error", value, value - error, value + error, 0, 0])
     return out.getvalue()
 
 
-def update_block(path: Path, sweep: Sweep) -> None:
-    """Replace what stands between ``<!-- bench:NAME -->`` and ``<!-- /bench -->`` in a Markdown file."""
-    name = sweep.experiment.name
+def update_blocks(path: Path, sweeps: list[Sweep]) -> None:
+    """Replace what stands between ``<!-- bench:NAME -->`` and ``<!-- /bench -->`` in Markdown: all blocks, or none."""
     try:
         text = path.read_text()
     except OSError as err:
         raise BenchError(f"cannot read {path}: {err.strerror}") from err
-    pattern = re.compile(rf"(<!-- bench:{re.escape(name)} -->\n).*?(<!-- /bench -->)", re.DOTALL)
-    updated, count = pattern.subn(lambda match: f"{match[1]}\n{markdown(sweep)}\n{match[2]}", text)
-    if count != 1:
-        raise BenchError(f"{path} must have one block '<!-- bench:{name} -->' ... '<!-- /bench -->', it has {count}")
-    path.write_text(updated)
+    for sweep in sweeps:
+        name = sweep.experiment.name
+        pattern = re.compile(rf"(<!-- bench:{re.escape(name)} -->\n).*?(<!-- /bench -->)", re.DOTALL)
+        text, count = pattern.subn(lambda match, sweep=sweep: f"{match[1]}\n{markdown(sweep)}\n{match[2]}", text)
+        if count != 1:
+            raise BenchError(
+                f"{path} must have one block '<!-- bench:{name} -->' ... '<!-- /bench -->', it has {count}; add it, or "
+                "name other experiments with --experiment"
+            )
+    path.write_text(text)

@@ -1,12 +1,14 @@
 """A local worker process: reads jobs as JSON lines on standard input, answers one JSON line each.
 
 Run as ``python -m prudent.bench._worker CORES``, with cores as comma-separated numbers. End of input, that is the death
-of the parent, ends the worker at once, also in the middle of a cell.
+of the parent, ends the worker, also in the middle of a cell.
 """
 
+import ctypes
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 
@@ -14,6 +16,7 @@ from prudent.bench._cell import execute
 
 
 def main() -> None:
+    _die_with_parent()
     cores = {int(core) for core in sys.argv[1].split(",")}
     if hasattr(os, "sched_setaffinity"):
         # Before NumPy and JAX are imported: their thread pools take their size from it.
@@ -25,6 +28,13 @@ def main() -> None:
     while True:
         answers.write(json.dumps(execute(**json.loads(jobs.get()))) + "\n")
         answers.flush()
+
+
+def _die_with_parent() -> None:
+    """Let Linux kill this process with its parent: the thread that reads jobs may have to wait for the interpreter."""
+    if sys.platform == "linux":
+        parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 
 
 def _read_jobs(jobs: "queue.Queue[str]") -> None:

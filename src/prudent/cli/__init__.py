@@ -1,6 +1,7 @@
 """The ``prudent`` command. Heavy modules are imported by the commands that need them."""
 
 import sys
+import warnings
 
 import typer
 
@@ -35,14 +36,35 @@ def main() -> None:
     """Entry point: our own errors become one line and exit code 2, never a traceback."""
     from prudent.errors import PrudentError
 
+    warnings.showwarning = _show_warning
     try:
         app()
-    except (PrudentError, ValueError, OSError) as error:
+    except OSError as error:
+        sys.stderr.write(f"prudent: {_plain_os_error(error)}\n")
+        sys.exit(2)
+    except (PrudentError, ValueError) as error:
         sys.stderr.write(f"prudent: {error}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("prudent: interrupted\n")
         sys.exit(130)
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    sys.stderr.write(f"prudent: warning: {message}\n")
+
+
+def _plain_os_error(error: OSError) -> str:
+    """What is wrong with a file or folder, without the system's number for it."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    cures = {
+        IsADirectoryError: "is a folder; give a file.",
+        FileExistsError: "is a file; give a folder.",
+        NotADirectoryError: "lies in something that is not a folder.",
+        FileNotFoundError: "does not exist.",
+    }
+    return f"{error.filename} {cures.get(type(error), f'cannot be used: {error.strerror.lower()}.')}"
 
 
 __all__ = ["app", "main"]

@@ -1,21 +1,22 @@
 """``prudent bench``: list, run, tabulate and report experiments."""
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from prudent import bench
+from prudent.cli._models import Json
 
 app = typer.Typer(no_args_is_help=True, help="Run, resume, tabulate and report the experiments.")
 
 _Folder = Annotated[Path, typer.Argument(help="Folder of records, as given to 'bench run --out'.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 @app.command("list")
-def list_experiments(as_json: _Json = False) -> None:
+def list_experiments(as_json: Json = False) -> None:
     """List the experiments, with the time they take on this machine's cores."""
     from prudent.bench._threads import available_cores
 
@@ -62,14 +63,14 @@ def run_experiments(
     resume: Annotated[bool, typer.Option("--resume", help="Run only what the records in OUT do not have.")] = False,
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="With --resume: also failed cells.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("bench-out"),
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Run experiments; each finished cell is one JSON line under OUT."""
     if retry_errors and not resume:
         raise bench.BenchError("--retry-errors works on existing records: add --resume")
     experiments = bench.find(names or [])
     try:
-        bench.run(
+        new = bench.run(
             experiments,
             out,
             runs=runs,
@@ -83,13 +84,19 @@ def run_experiments(
         typer.echo(f"interrupted; what is done is in {out}, continue with --resume", err=True)
         raise typer.Exit(130) from None
     sweeps = bench.load_folder(out, [experiment.name for experiment in experiments])
+    outcomes = [_outcome(sweep) | {"new": new[sweep.experiment.name]} for sweep in sweeps]
     if as_json:
-        typer.echo(json.dumps([_outcome(sweep) for sweep in sweeps], indent=2))
-        return
-    for sweep in sweeps:
-        state = _outcome(sweep)
-        typer.echo(f"{state['experiment']}: {state['done']} cells done, {state['failed']} failed")
-    typer.echo(f"next: prudent bench table {out}, prudent bench report {out}")
+        typer.echo(json.dumps(outcomes, indent=2))
+    else:
+        for state, sweep in zip(outcomes, sweeps, strict=True):
+            ran = f" ({state['new']} now)" if resume else ""
+            missing = f", {state['missing']} missing" if state["missing"] else ""
+            typer.echo(f"{state['experiment']}: {state['done']} cells done{ran}, {state['failed']} failed{missing}")
+            for entry in sweep.errors()[:1]:
+                typer.echo(f"  first failure: {entry['key']}: {entry['error']['type']}: {entry['error']['message']}")
+        typer.echo(f"next: prudent bench table {out}, prudent bench report {out}")
+    if any(state["failed"] for state in outcomes):
+        raise typer.Exit(1)
 
 
 @app.command("table")
@@ -100,15 +107,16 @@ def print_tables(
     update: Annotated[
         Path | None, typer.Option(help="Markdown file whose '<!-- bench:NAME -->' blocks are replaced instead.")
     ] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show the numbers of a folder, ours beside published ones."""
     if format not in ("text", "md", "csv"):
         raise bench.BenchError(f"the format must be text, md or csv, got {format!r}")
+    if update is not None and (as_json or format != "text"):
+        raise bench.BenchError("--update writes Markdown: leave out --json and --format")
     sweeps = bench.load_folder(folder, [experiment] if experiment else None)
     if update is not None:
-        for sweep in sweeps:
-            bench.update_block(update, sweep)
+        bench.update_blocks(update, sweeps)
         typer.echo(f"updated {update}")
         return
     if as_json:
@@ -129,14 +137,14 @@ def make_report(
     folder: _Folder,
     format: Annotated[str, typer.Option(help="html, md or csv.")] = "html",
     out: Annotated[Path | None, typer.Option(help="File to write; default: FOLDER/report.FORMAT.")] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Write a report of a folder: one page that needs no network."""
     path = bench.write_report(folder, format=format, out=out)
     typer.echo(json.dumps({"report": str(path)}) if as_json else str(path))
 
 
-def _outcome(sweep: bench.Sweep) -> dict[str, str | int]:
+def _outcome(sweep: bench.Sweep) -> dict[str, Any]:
     failed, missing = len(sweep.errors()), len(sweep.missing())
     return {
         "experiment": sweep.experiment.name,
@@ -149,19 +157,21 @@ def _outcome(sweep: bench.Sweep) -> dict[str, str | int]:
 def _print_sweep(sweep: bench.Sweep) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from prudent.bench._report import not_reached
     from prudent.bench._table import entry_text, footnotes, margin_texts, row_label
 
-    console = Console()
+    # A number that is cut reads as another number: columns fold on a terminal, and have room elsewhere.
+    console = Console() if sys.stdout.isatty() else Console(width=500)
     for table in bench.tables(sweep):
-        shown = Table(table.heads[0], title=f"{sweep.experiment.title} ({table.experiment})")
-        for head in table.heads[1:]:
-            shown.add_column(head, justify="right")
+        # Plain text throughout: Rich would read E[...] as markup.
+        shown = Table(title=Text(f"{sweep.experiment.title} ({table.experiment})"), title_justify="left")
+        for number, head in enumerate(table.heads):
+            shown.add_column(Text(head), justify="right" if number else "left", overflow="fold")
         for row in table.rows:
-            cells = [entry_text(entry, table) for entry in row.entries]
-            style = None if row.kind == "ours" else "dim"
-            shown.add_row(row_label(row), *cells, *margin_texts(row, table), style=style)
+            cells = [row_label(row), *(entry_text(entry, table) for entry in row.entries), *margin_texts(row, table)]
+            shown.add_row(*map(Text, cells), style=None if row.kind == "ours" else "dim")
         console.print(shown)
     for line in [*footnotes(sweep), *not_reached(sweep)]:
         console.print(line, style="dim", highlight=False, markup=False)

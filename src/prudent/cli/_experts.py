@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
+from prudent.cli._models import Json
 from prudent.cli._tables import show
 from prudent.errors import DataError
 
 app = typer.Typer(help="Experts for the confounded MuJoCo robots.", no_args_is_help=True)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 @app.command()

@@ -5,13 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
+from prudent.cli._models import Json, Seed
 from prudent.cli._tables import show, split_names
 from prudent.errors import DataError
 
 app = typer.Typer(help="Policies from confounded demonstrations.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Seed = Annotated[int, typer.Option(help="Decides every random choice.")]
 Data = Annotated[Path, typer.Argument(help="Demonstrations: an .npz file, as save_trajectories writes it.")]
 Env = Annotated[str, typer.Option(help="Confounded environment, such as TicketPricing-v0.")]
 Horizon = Annotated[int, typer.Option(help="Steps k over which the hidden noise is correlated.")]

@@ -1,12 +1,27 @@
 """``prudent iv``: instrumental-variable regression from the command line."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prudent.cli._models import (
+    ContextColumns,
+    Data,
+    Folds,
+    Group,
+    Json,
+    Model,
+    Out,
+    Outcome,
+    Seed,
+    check_single,
+    load_model,
+    make_estimator,
+    save_model,
+    show_diagnosis,
+)
 from prudent.cli._tables import (
     pair_rows,
     parse_grid,
@@ -24,23 +39,33 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Causal effects and policies from a table with instruments.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Model = Annotated[Path, typer.Argument(help="Folder of a saved model.")]
+ESTIMATORS = {
+    "dml-cmr": "DMLCMR",
+    "kernel-cmr": "KernelCMR",
+    "tree-cmr": "TreeCMR",
+    "deepiv": "DeepIV",
+    "dfiv": "DFIV",
+    "deepgmm": "DeepGMM",
+    "kiv": "KernelIV",
+    "control": "ControlFunction",
+    "2sls": "TwoStageLeastSquares",
+}
 Context = Annotated[str | None, typer.Option(help="One context, as name=value,name=value.")]
 Contexts = Annotated[Path | None, typer.Option(help="Table with one context per row.")]
 
 
 @app.command()
 def fit(
-    data: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.")],
-    outcome: Annotated[str, typer.Option(help="Outcome column(s), comma separated.")],
+    data: Data,
+    outcome: Outcome,
     action: Annotated[str, typer.Option(help="Action column(s).")],
     instrument: Annotated[str, typer.Option(help="Instrument column(s).")],
-    out: Annotated[Path, typer.Option(help="Folder for the model and its picture.")],
-    context: Annotated[str | None, typer.Option(help="Context column(s).")] = None,
-    group: Annotated[str | None, typer.Option(help="Column that names the unit of a row.")] = None,
-    folds: Annotated[int, typer.Option(help="Cross-fitting folds; 1 is the fast variant.")] = 10,
-    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
+    out: Out,
+    context: ContextColumns = None,
+    group: Group = None,
+    estimator: Annotated[str, typer.Option(help=f"One of {', '.join(ESTIMATORS)}.")] = "dml-cmr",
+    folds: Folds = None,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Fit an effect model and save it."""
@@ -48,10 +73,9 @@ def fit(
 
     check_folder(out)
     frame = read_table(data)
-    from prudent.cmr import DMLCMR
     from prudent.iv import IVRegression
 
-    model = IVRegression(DMLCMR(n_folds=folds), seed=seed).fit(
+    model = IVRegression(make_estimator(estimator, folds, ESTIMATORS), seed=seed).fit(
         frame,
         outcome=split_names(outcome),
         action=split_names(action),
@@ -59,19 +83,7 @@ def fit(
         context=split_names(context) or None,
         groups=group,
     )
-    folder = model.save(out)
-    if model.roles_["action"].is_categorical or model.roles_["action"].width == 1:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-
-        model.plot_effect()
-        plt.savefig(folder / "effect.png", dpi=150)
-        plt.close()
-    _show_diagnosis(model, as_json)
-    if not as_json:
-        print(f"saved in {folder}/" + (" with effect.png" if (folder / "effect.png").exists() else ""))
+    save_model(model, out, "action", as_json)
 
 
 @app.command()
@@ -84,6 +96,7 @@ def effect(
 ) -> None:
     """Effect of actions in a context."""
     fitted = _load(model)
+    check_single(fitted.roles_["action"])
     name = ", ".join(fitted.roles_["action"].names)
     actions = parse_grid(grid, fitted.roles_["action"]) if grid else parse_list(action)
     if not context and "context" in fitted.roles_:
@@ -120,27 +133,19 @@ def policy(
 @app.command()
 def diagnose(model: Model, as_json: Json = False) -> None:
     """Instrument strength, nuisance fit and moment error of a saved model."""
-    _show_diagnosis(_load(model), as_json)
+    show_diagnosis(_load(model), as_json)
 
 
 def _load(folder: Path) -> "IVRegression":
-    from prudent import load
     from prudent.iv import WEAK_F
 
-    model = load(folder)
+    model = load_model(folder, "IVRegression")
     weakest = model.diagnose().weakest_f
     if weakest is not None and weakest < WEAK_F:
         sys.stderr.write(
             f"prudent: warning: the instruments are weak (effective F {weakest:.1f}); do not trust this.\n"
         )
     return model
-
-
-def _show_diagnosis(model: "IVRegression", as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(model.diagnose().to_json(), indent=1))
-        return
-    show("diagnosis", ["what", "value", "reading"], model.diagnose().rows(), as_json=False)
 
 
 def _action_set(text: str | None) -> Any:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prudent.cli._models import Json
 from prudent.cli._tables import show
 from prudent.errors import DataError, PrudentError
 
 if TYPE_CHECKING:
-    from prudent.ltl import Automaton, CertifiedRuns, LabelledMDP, LearningRun, LearningRuns
+    from prudent.ltl import Automaton, CertifiedRuns, Formula, LabelledMDP, LearningRun, LearningRuns
 
 app = typer.Typer(help="Policies for temporal-logic goals, with exact probabilities.", no_args_is_help=True)
 
@@ -24,9 +25,9 @@ ENVIRONMENTS = {
     "office-world": "office_world",
 }
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Text = Annotated[str, typer.Argument(help='LTL formula, for example "(F G a) & (G !c)".')]
 Goal = Annotated[str | None, typer.Option("--formula", help="LTL formula; default: the environment's own goal.")]
+Hoa = Annotated[Path | None, typer.Option("--automaton", help="HOA file of an automaton, in place of a formula.")]
 Model = Annotated[str, typer.Argument(help=f"PRISM file, or one of {', '.join(ENVIRONMENTS)}.")]
 Constants = Annotated[str, typer.Option(help="Constants of a PRISM file, as N=3,p=0.5.")]
 Backend = Annotated[str, typer.Option(help="native, storm or prism.")]
@@ -44,9 +45,9 @@ def translate(
     if hoa + dot + as_json > 1:
         raise DataError("Give at most one of --hoa, --dot and --json.")
     with _plain_messages():
-        from prudent import ltl
+        from prudent.ltl._product import as_automaton
 
-        automaton = ltl.translate(ltl.parse(formula))
+        automaton = as_automaton(formula)
     if hoa:
         print(automaton.to_hoa(), end="")
     elif dot:
@@ -89,6 +90,7 @@ def plot(
 def learn(
     env: Annotated[str, typer.Option(help=f"PRISM file, or one of {', '.join(ENVIRONMENTS)}.")],
     formula: Goal = None,
+    automaton: Hoa = None,
     method: Annotated[str, typer.Option(help="certified, cf+kc, kc, cf, bozkurt, hahn or hasanbeig.")] = "cf+kc",
     steps: Annotated[int | None, typer.Option(help="Steps of each run; default: the environment's budget.")] = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
@@ -117,7 +119,7 @@ def learn(
             from prudent import ltl
 
             mdp = _model(env, constants)
-            goal = ltl.parse(formula if formula is not None else mdp.goal)
+            goal = _goal(mdp, formula, automaton)
             options: dict[str, Any] = {"confidence": confidence, "epsilon": epsilon, "resets": not no_resets}
             options |= {"steps": steps, "p_min": mdp.minimum_probability if p_min is None else p_min}
             if checkpoint is not None:
@@ -127,13 +129,13 @@ def learn(
                 certified = ltl.CertifiedRuns((single,))
             else:
                 certified = ltl.learn(mdp, goal, method="certified", seed=range(seed, seed + runs), **options)
-        _show_certified(certified, str(goal), mdp, out, as_json)
+        _show_certified(certified, _title(goal, automaton), mdp, out, as_json)
         return
     with _plain_messages():
         from prudent import ltl
 
         mdp = _model(env, constants)
-        goal = ltl.parse(formula if formula is not None else mdp.goal)
+        goal = _goal(mdp, formula, automaton)
         best = ltl.optimum(mdp, goal)
         found = ltl.learn(
             mdp,
@@ -149,7 +151,7 @@ def learn(
         [run.settings.method, run.seed, run.settings.steps, run.settings.gamma, run.curve.final, best]
         for run in found.runs
     ]
-    show(str(goal), ["method", "seed", "steps", "gamma", "probability", "optimum"], rows, as_json=as_json)
+    show(_title(goal, automaton), ["method", "seed", "steps", "gamma", "probability", "optimum"], rows, as_json=as_json)
     if not as_json:
         _hint(found.runs, best)
     if out is not None:
@@ -162,7 +164,10 @@ def learn(
 def check(
     model: Model,
     policy: Annotated[Path, typer.Argument(help="policy.json, as written by 'prudent ltl learn --out'.")],
-    formula: Goal = None,
+    formula: Annotated[
+        str | None, typer.Option("--formula", help="LTL formula; default: the policy's own goal, or the environment's.")
+    ] = None,
+    automaton: Hoa = None,
     backend: Backend = "native",
     exact: Exact = False,
     constants: Constants = "",
@@ -173,16 +178,18 @@ def check(
         from prudent import ltl
 
         mdp = _model(model, constants)
-        goal = ltl.parse(formula if formula is not None else mdp.goal)
         chosen = ltl.Policy.load(policy)
+        chosen.check_model(mdp)  # Before its goal, which another model need not know.
+        goal = _goal(mdp, formula or (None if automaton else chosen.formula), automaton)
         value = ltl.check(mdp, chosen, goal, backend=backend, exact=exact)
-    _show_value("probability of the policy", str(goal), backend, value, as_json)
+    _show_value("probability of the policy", _title(goal, automaton), backend, value, as_json)
 
 
 @app.command()
 def optimum(
     model: Model,
     formula: Goal = None,
+    automaton: Hoa = None,
     backend: Backend = "native",
     exact: Exact = False,
     constants: Constants = "",
@@ -193,9 +200,9 @@ def optimum(
         from prudent import ltl
 
         mdp = _model(model, constants)
-        goal = ltl.parse(formula if formula is not None else mdp.goal)
+        goal = _goal(mdp, formula, automaton)
         value = ltl.optimum(mdp, goal, backend=backend, exact=exact)
-    _show_value("largest probability", str(goal), backend, value, as_json)
+    _show_value("largest probability", _title(goal, automaton), backend, value, as_json)
 
 
 @contextmanager
@@ -222,11 +229,30 @@ def _model(name: str, constants: str) -> "LabelledMDP":
     from prudent.ltl import LabelledMDP
 
     if name in ENVIRONMENTS:
+        if constants:
+            raise DataError(f"--constants is for PRISM files, got {constants!r} with {name}. Leave it out.")
         return getattr(envs, ENVIRONMENTS[name])()
     path = Path(name)
     if not path.is_file():
         raise DataError(f"{name!r} is neither a PRISM file nor an environment; these are {', '.join(ENVIRONMENTS)}.")
     return LabelledMDP.from_prism(path, constants=constants)
+
+
+def _goal(mdp: "LabelledMDP", formula: str | None, automaton: Path | None) -> "Formula | Automaton":
+    """The goal of the options; without any, the environment's own."""
+    from prudent import ltl
+
+    if automaton is None:
+        return ltl.parse(formula if formula is not None else mdp.goal)
+    if formula is not None:
+        raise DataError("Give --formula or --automaton, not both.")
+    if not automaton.is_file():
+        raise DataError(f"--automaton needs a file in HOA format; {automaton} is none.")
+    return ltl.Automaton.from_hoa(automaton.read_text(encoding="utf-8"))
+
+
+def _title(goal: "Formula | Automaton", automaton: Path | None) -> str:
+    return str(goal) if automaton is None else str(automaton)
 
 
 def _number(option: str, text: str) -> float | str:
@@ -330,7 +356,9 @@ def _show_value(what: str, goal: str, backend: str, value: float | Fraction, as_
         print(_json({"formula": goal, "backend": backend, "probability": float(value), "exact": fraction}))
         return
     # Ten digits: `show` gives five, too few for a number that is exact.
-    show(goal, ["what", "backend", "value"], [[what, backend, fraction or f"{value:.10g}"]], as_json=False)
+    show(goal, ["what", "backend", "value"], [[what, backend, f"{float(value):.10g}"]], as_json=False)
+    if fraction is not None:
+        print(f"exactly {fraction}")  # Outside of the table, which would cut a long fraction.
 
 
 def _json(record: dict[str, Any]) -> str:

@@ -10,13 +10,14 @@ from prudent.cmr._deepgmm import DeepGMM
 from prudent.cmr._deepiv import DeepIV
 from prudent.cmr._dfiv import DFIV
 from prudent.cmr._dfpv import DFPV
-from prudent.cmr._dmlcmr import DMLCMR, Defaults, FitReport, Strength
+from prudent.cmr._dmlcmr import DMLCMR, Defaults
 from prudent.cmr._images import ImageFeatures
 from prudent.cmr._kernelcmr import KernelCMR
 from prudent.cmr._kerneliv import KernelIV
 from prudent.cmr._kpv import KPV
 from prudent.cmr._nmmr import NMMR
 from prudent.cmr._pmmr import PMMR
+from prudent.cmr._report import FitReport, Strength
 from prudent.cmr._treecmr import TreeCMR
 from prudent.cmr._tune import Trial, Tuning, tune
 from prudent.cmr._twostage import TwoStageLeastSquares

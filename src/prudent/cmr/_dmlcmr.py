@@ -24,6 +24,7 @@ from prudent.cmr._neural import (
     discrete_positions,
     read_problem,
 )
+from prudent.cmr._report import FitReport, partial_strength, r_squared
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
@@ -61,16 +62,8 @@ class Defaults:
 
 
 @dataclasses.dataclass(frozen=True)
-class Strength:
-    """How strongly the part of C that is not in X moves a modelled column, given the part that is."""
-
-    effective_f: float
-    partial_r2: float
-
-
-@dataclasses.dataclass(frozen=True)
-class FitReport:
-    """Facts about a fit, all out of fold: nuisance quality, strength of C for the modelled columns, the moment.
+class NeuralReport(FitReport):
+    """Facts about a fit of DMLCMR.
 
     ``moment`` is measured on two audited folds, each with one network for f that was fitted without the fold, by
     nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold, or
@@ -79,16 +72,7 @@ class FitReport:
     leaks a little: the regressions of other folds have seen the audited rows.
     """
 
-    n_rows: int
-    n_folds: int
-    outcome_r2: tuple[float, ...]
-    modelled_r2: tuple[float, ...]
-    modelled: tuple[int, ...]
-    strength: tuple[Strength, ...]
-    moment: MomentError | None
-    moment_of_mean: MomentError
     weight_decay: dict[str, tuple[float, ...]]
-    discrete: tuple[int, ...]
     settings: Defaults
 
 
@@ -131,7 +115,7 @@ class DMLCMR(NeuralEstimator):
     ----------
     function_, baseline_ : SecondStage
         The fitted ensemble, and the regression that it corrects (or None); ``predict`` adds them.
-    report_ : FitReport
+    report_ : NeuralReport
         Out-of-fold facts about the fit.
     """
 
@@ -261,11 +245,11 @@ class DMLCMR(NeuralEstimator):
             )
         self.n_columns_ = x.shape[1]
         audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
-        self.report_ = FitReport(
+        self.report_ = NeuralReport(
             n_rows=len(x),
             n_folds=self.n_folds,
-            outcome_r2=() if self.outcome == "observed" else _r2(y, outcome.prediction),
-            modelled_r2=_r2(x[:, modelled], law.nodes.mean()),
+            outcome_r2=() if self.outcome == "observed" else r_squared(y, outcome.prediction),
+            modelled_r2=r_squared(x[:, modelled], law.nodes.mean()),
             modelled=tuple(modelled),
             strength=tuple(
                 partial_strength(*columns)
@@ -355,32 +339,6 @@ class DMLCMR(NeuralEstimator):
         for fold in range(len(folds)):
             plan.member_splits.extend(held_out_splits(plan.training_rows(fold), n_repeats, rng, groups))
         return plan
-
-
-def partial_strength(actual: np.ndarray, predicted: np.ndarray, without: np.ndarray) -> Strength:
-    """Strength of the instruments for an action, given the context.
-
-    ``predicted`` is the out-of-fold mean of the action, ``without`` the same with the instruments permuted; their
-    difference is the constructed instrument. Subtracting ``without`` on both sides removes what the context explains,
-    which would otherwise count as strength. With one constructed instrument the effective F of Montiel Olea and
-    Pflueger is the heteroskedasticity-robust F. A negative slope, which noise produces out of fold, is no strength.
-    """
-    a, z = actual - without, predicted - without
-    a, z = a - a.mean(), z - z.mean()
-    if z @ z <= 1e-12 * (a @ a):
-        return Strength(0.0, 0.0)
-    slope = (z @ a) / (z @ z)
-    variance = np.sum((z * (a - slope * z)) ** 2) / (z @ z) ** 2
-    if slope <= 0:
-        return Strength(0.0, 0.0)
-    return Strength(
-        float(slope**2 / variance) if variance > 0 else float("inf"), float((z @ a) ** 2 / ((z @ z) * (a @ a)))
-    )
-
-
-def _r2(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
-    spread = np.maximum(actual.var(axis=0), 1e-300)
-    return tuple(float(v) for v in 1 - np.mean((actual - predicted) ** 2, axis=0) / spread)
 
 
 def _audited_moment(

@@ -14,8 +14,7 @@ from threadpoolctl import threadpool_limits
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import Atoms, fit_atoms
-from prudent.cmr._base import MomentError, MomentEstimator, residual_moment
-from prudent.cmr._dmlcmr import Strength, partial_strength
+from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._gp import (
     GaussianProcess,
@@ -28,6 +27,7 @@ from prudent.cmr._gp import (
     tune_kernel,
 )
 from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
+from prudent.cmr._report import FitReport, facts_of_atoms
 
 # Multiples of the tuned noise variance that the held-out moments choose from.
 PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
@@ -37,18 +37,9 @@ PREDICT_BLOCK = 2000
 
 
 @dataclasses.dataclass(frozen=True)
-class KernelReport:
-    """Facts about a fit: nuisances out of fold, strength of C for the modelled columns, the chosen penalty."""
+class KernelReport(FitReport):
+    """Facts about a fit of KernelCMR, with the chosen multiple of the noise variance."""
 
-    n_rows: int
-    n_folds: int
-    outcome_r2: tuple[float, ...]
-    modelled_r2: tuple[float, ...]
-    modelled: tuple[int, ...]
-    strength: tuple[Strength, ...]
-    moment: MomentError | None
-    moment_of_mean: MomentError
-    discrete: tuple[int, ...]
     penalty: float
 
 
@@ -123,18 +114,8 @@ class KernelCMR(MomentEstimator):
             task.advance("action")
             penalty = self._fit_function(problem, s, by_fold, atoms, folds, rng)
             task.advance("function")
-            of_mean = residual_moment(problem.y - problem.y.mean(axis=0), problem.c, seed=seed, groups=problem.groups)
-        mean = atoms.mean()
         self.report_ = KernelReport(
-            n_rows=len(problem.x),
-            n_folds=self.n_folds,
-            outcome_r2=r_squared(problem.y, s),
-            modelled_r2=r_squared(modelled, mean),
-            modelled=tuple(problem.modelled),
-            strength=tuple(partial_strength(*parts) for parts in zip(modelled.T, mean.T, atoms.without.T, strict=True)),
-            moment=None,
-            moment_of_mean=of_mean,
-            discrete=tuple(problem.modelled[p] for p in discrete),
+            **facts_of_atoms(problem, s, atoms, n_folds=self.n_folds, discrete=discrete, seed=seed),
             penalty=penalty,
         )
         return self
@@ -235,9 +216,3 @@ class KernelCMR(MomentEstimator):
         target = standard(self.y_scaler_, s) if self.score == "orthogonal" else y
         self.weights_ = whiten @ ridge(gram, design.T @ target, factor * self.kernel_.noise)
         return factor
-
-
-def r_squared(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
-    """Share of the variance of each column that a prediction explains."""
-    spread = np.maximum(actual.var(axis=0), 1e-300)
-    return tuple(float(v) for v in 1 - np.mean((actual - predicted) ** 2, axis=0) / spread)

@@ -15,12 +15,11 @@ from threadpoolctl import threadpool_limits
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import Atoms, fit_atoms
-from prudent.cmr._base import MomentError, MomentEstimator, residual_moment
-from prudent.cmr._dmlcmr import Strength, partial_strength
+from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._gp import column_scaler, ridge, standard
-from prudent.cmr._kernelcmr import r_squared
 from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
+from prudent.cmr._report import FitReport, facts_of_atoms
 from prudent.cmr._tree_ensemble import TreeEnsemble
 
 MODELS = ("boosting", "forest")
@@ -50,18 +49,9 @@ GROWTH = {
 
 
 @dataclasses.dataclass(frozen=True)
-class TreeReport:
-    """Facts about a fit: nuisances out of fold, strength of C for the modelled columns, number of steps."""
+class TreeReport(FitReport):
+    """Facts about a fit of TreeCMR, with the size of f."""
 
-    n_rows: int
-    n_folds: int
-    outcome_r2: tuple[float, ...]
-    modelled_r2: tuple[float, ...]
-    modelled: tuple[int, ...]
-    strength: tuple[Strength, ...]
-    moment: MomentError | None
-    moment_of_mean: MomentError
-    discrete: tuple[int, ...]
     n_steps: int
     n_trees: int
 
@@ -135,18 +125,8 @@ class TreeCMR(MomentEstimator):
                 rng=rng,
             )
             n_steps = self._grow(problem, s if self.score == "orthogonal" else problem.y, atoms, rng, progress)
-            of_mean = residual_moment(problem.y - problem.y.mean(axis=0), problem.c, seed=seed, groups=problem.groups)
-        mean = atoms.mean()
         self.report_ = TreeReport(
-            n_rows=len(problem.x),
-            n_folds=self.n_folds,
-            outcome_r2=r_squared(problem.y, s),
-            modelled_r2=r_squared(modelled, mean),
-            modelled=tuple(problem.modelled),
-            strength=tuple(partial_strength(*parts) for parts in zip(modelled.T, mean.T, atoms.without.T, strict=True)),
-            moment=None,
-            moment_of_mean=of_mean,
-            discrete=tuple(problem.modelled[p] for p in discrete),
+            **facts_of_atoms(problem, s, atoms, n_folds=self.n_folds, discrete=discrete, seed=seed),
             n_steps=n_steps,
             n_trees=len(self.trees_.roots),
         )

@@ -16,6 +16,8 @@ from prudent.ltl._sketch import Table
 
 _N_WORDS = 40
 _MAX_PAIRS = 20_000
+# A pair of states, and whether moving to it is accepting; None: a move that is no part of a counter-example.
+_Move = tuple[tuple[int, int], bool | None]
 
 
 def deterministic_part(table: Table) -> list[bool]:
@@ -163,62 +165,64 @@ class Languages:
     def _deterministic(self, p: int, q: int) -> bool:
         # A counter-example is a cycle of pairs that is accepting for p and never for q.
         target, accepting = self.table.target, self.table.accepting
-        index = {(p, q): 0}
-        todo = [(p, q)]
-        graph: list[list[int]] = []
-        marked: list[list[bool]] = []
-        for a, b in todo:
-            row, marks = [], []
+
+        def moves(a: int, b: int) -> list[_Move] | None:
+            found: list[_Move] = []
             for a2, b2, acc_a, acc_b in set(zip(target[a], target[b], accepting[a], accepting[b], strict=True)):
                 if a2 < 0 or a2 == b2 or (a2, b2) in self._yes:
                     continue
                 if b2 < 0 or (a2, b2) in self._no or self.signature[a2] & ~self.signature[b2]:
-                    return False
-                pair = index.get((a2, b2))
-                if pair is None:
-                    pair = index[a2, b2] = len(todo)
-                    todo.append((a2, b2))
-                    if pair > _MAX_PAIRS:
-                        return False
-                if not acc_b:
-                    row.append(pair)
-                    marks.append(acc_a)
-            graph.append(row)
-            marked.append(marks)
-        if _has_marked_cycle(graph, marked):
-            return False
-        self._yes.update(index)
-        return True
+                    return None
+                found.append(((a2, b2), None if acc_b else acc_a))
+            return found
+
+        return self._prove(p, q, moves)
 
     def _jumps_cover(self, p: int, q: int) -> bool:
         """Prove that the deterministic state ``p`` is part of the initial-part state ``q``."""
         table = self.table
-        index = {(p, q): 0}
-        todo = [(p, q)]
+
+        def moves(a: int, b: int) -> list[_Move] | None:
+            found: list[_Move] = []
+            if any(self.included(a, d) for d in table.epsilon[b]):
+                return found
+            for a2, b2, acc in set(zip(table.target[a], table.target[b], table.accepting[a], strict=True)):
+                if a2 < 0:
+                    continue
+                if b2 < 0:
+                    return None
+                if self.is_det[b2]:
+                    if not self.included(a2, b2):
+                        return None
+                elif (a2, b2) not in self._yes:
+                    found.append(((a2, b2), acc))
+            return found
+
+        return self._prove(p, q, moves)
+
+    def _prove(self, p: int, q: int, moves: Callable[[int, int], list[_Move] | None]) -> bool:
+        """Prove inclusion by the graph of pairs: ``moves`` finds no counter-example, and no cycle has a mark.
+
+        ``moves`` gives the pairs that a pair leads to, with a mark (see ``_Move``), and None where the proof fails.
+        """
+        index, todo = {(p, q): 0}, [(p, q)]
         graph: list[list[int]] = []
         marked: list[list[bool]] = []
         for a, b in todo:
+            found = moves(a, b)
+            if found is None:
+                return False
             row, marks = [], []
-            if not any(self.included(a, d) for d in table.epsilon[b]):
-                for a2, b2, acc in set(zip(table.target[a], table.target[b], table.accepting[a], strict=True)):
-                    if a2 < 0:
-                        continue
-                    if b2 < 0:
+            for pair, mark in found:
+                number = index.get(pair)
+                if number is None:
+                    number = index[pair] = len(todo)
+                    todo.append(pair)
+                    if number > _MAX_PAIRS:
                         return False
-                    if self.is_det[b2]:
-                        if not self.included(a2, b2):
-                            return False
-                        continue
-                    if (a2, b2) in self._yes:
-                        continue
-                    pair = index.get((a2, b2))
-                    if pair is None:
-                        pair = index[a2, b2] = len(todo)
-                        todo.append((a2, b2))
-                        if pair > _MAX_PAIRS:
-                            return False
-                    row.append(pair)
-                    marks.append(acc)
+                if mark is not None:
+                    row.append(number)
+                    marks.append(mark)
             graph.append(row)
             marked.append(marks)
         if _has_marked_cycle(graph, marked):

@@ -24,7 +24,7 @@ from prudent.ltl._kernels import (
 )
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._policy import Policy
-from prudent.ltl._product import Goal, Product, as_automaton, build_product, degeneralise, thin_acceptance
+from prudent.ltl._product import Goal, Product, as_automaton, build_product, degeneralise, goal_text, thin_acceptance
 from prudent.ltl._rewards import reward_table, sufficient_bounds
 from prudent.ltl._rng import seed_state
 from prudent.ltl._run import Curve, LearningRun, LearningRuns, Settings
@@ -157,7 +157,7 @@ def q_learn(
     with progress_bar(f"{method}, {len(seeds)} runs", len(seeds) * settings.steps, progress) as advance:
 
         def one(single: int) -> LearningRun:
-            return _run(product, settings, int(single), advance)
+            return _run(product, settings, int(single), goal_text(goal), advance)
 
         if workers == 1:
             runs = tuple(one(s) for s in seeds)
@@ -228,7 +228,9 @@ def _settle(
     return settings
 
 
-def _run(product: Product, settings: Settings, seed: int, advance: Callable[[int], None]) -> LearningRun:
+def _run(
+    product: Product, settings: Settings, seed: int, formula: str | None, advance: Callable[[int], None]
+) -> LearningRun:
     mdp, automaton = product.mdp, product.automaton
     checker = Checker.of(product)
     tables = make_tables(product)
@@ -266,7 +268,7 @@ def _run(product: Product, settings: Settings, seed: int, advance: Callable[[int
         values.append(evaluate())
         advance(n)
     return LearningRun(
-        policy=Policy(automaton, mdp.actions, choices),
+        policy=Policy(automaton, mdp.actions, choices, formula=formula),
         curve=Curve(np.array(marks), np.array(values)),
         settings=settings,
         seed=seed,

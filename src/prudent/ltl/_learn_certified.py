@@ -22,7 +22,7 @@ from prudent.ltl._check import Checker
 from prudent.ltl._evaluate import DONE
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._policy import Policy
-from prudent.ltl._product import Goal, as_automaton, degeneralise
+from prudent.ltl._product import Goal, as_automaton, degeneralise, goal_text
 from prudent.ltl._progress import progress_bar
 from prudent.ltl._run import Curve
 from prudent.ltl._source import EnvSource, LabelFunction, ModelSource
@@ -100,6 +100,7 @@ def learn_certified(
             source = _source(env, label, automaton, single)
             store = _Store(Path(checkpoint), settings, automaton, source) if checkpoint is not None else None
             runs.append(_run(source, automaton, settings, single, evaluate, store, resume, advance))
+            runs[-1].policy.formula = goal_text(goal)
     return runs[0] if is_single else CertifiedRuns(tuple(runs))
 
 

@@ -45,6 +45,8 @@ class Policy:
         Names of the environment's actions.
     choices : int array, shape (n_states, automaton.n_states)
         An action's index, or ``len(actions) + q`` for the epsilon move to automaton state ``q``, which takes no time.
+    formula : str, optional
+        The goal that it was made for, kept with the policy.
 
     Examples
     --------
@@ -54,8 +56,11 @@ class Policy:
     2
     """
 
-    def __init__(self, automaton: Automaton, actions: Iterable[str], choices: np.ndarray):
+    def __init__(
+        self, automaton: Automaton, actions: Iterable[str], choices: np.ndarray, *, formula: str | None = None
+    ):
         self.automaton = automaton
+        self.formula = formula
         self.actions = tuple(actions)
         self._table = np.array(choices, dtype=np.int32)
         # Users see a read-only view; kernels take the array itself, or Numba would compile them a second time.
@@ -203,6 +208,7 @@ class Policy:
             "actions": list(self.actions),
             "automaton": self.automaton.to_hoa(),
             "choices": self.choices.tolist(),
+            "formula": self.formula,
         }
         Path(path).write_text(json.dumps(record) + "\n", encoding="utf-8")
 
@@ -222,7 +228,8 @@ class Policy:
             )
         try:
             automaton = Automaton.from_hoa(record["automaton"])
-            return cls(automaton, record["actions"], np.array(record["choices"], dtype=np.int32))
+            choices = np.array(record["choices"], dtype=np.int32)
+            return cls(automaton, record["actions"], choices, formula=record.get("formula"))
         except (KeyError, TypeError, ValueError) as error:
             raise PolicyFileError(f"{path} is a corrupt policy file: {error}") from error
 

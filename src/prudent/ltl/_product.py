@@ -123,6 +123,11 @@ def as_automaton(goal: Goal) -> Automaton:
     return automaton
 
 
+def goal_text(goal: Goal) -> str | None:
+    """The formula of a goal as text; None for an automaton."""
+    return None if isinstance(goal, Automaton) else str(goal)
+
+
 def as_formula(goal: str | Formula) -> Formula:
     if isinstance(goal, str):
         return parse(goal)

@@ -18,7 +18,7 @@ from prudent.ltl._check import Checker, optimum
 from prudent.ltl._kernels import Tables, greedy_actions, make_q, make_tables
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._policy import Policy
-from prudent.ltl._product import Goal, as_automaton, build_product, degeneralise, thin_acceptance
+from prudent.ltl._product import Goal, as_automaton, build_product, degeneralise, goal_text, thin_acceptance
 
 FAMILIES = ("linear", "constant", "exponential", "decreasing")
 
@@ -108,7 +108,7 @@ def reward_optimal_policy(mdp: LabelledMDP, goal: Goal, *, U: float = 0.1, gamma
     q_table = np.round(q_table, 9)
     choices = np.zeros(product.next_q.shape, np.int32)
     greedy_actions(q_table, product.epsilon, mdp.n_actions, choices)
-    return Policy(product.automaton, mdp.actions, choices)
+    return Policy(product.automaton, mdp.actions, choices, formula=goal_text(goal))
 
 
 def reward_optimum(mdp: LabelledMDP, goal: Goal, *, U: float = 0.1, gamma: float = 0.99) -> float:

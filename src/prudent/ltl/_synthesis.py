@@ -13,7 +13,7 @@ from numba import njit
 from prudent.ltl._maximise import collapse, maximal_values
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._policy import Policy
-from prudent.ltl._product import Goal, as_automaton, build_product, degeneralise
+from prudent.ltl._product import Goal, as_automaton, build_product, degeneralise, goal_text
 from prudent.ltl._unfold import choices_into, owners, unfold
 
 
@@ -47,7 +47,7 @@ def optimal_policy(mdp: LabelledMDP, goal: Goal) -> Policy:
     choice = np.where(choice < 0, model.choice_start[:-1], choice)
     table = np.repeat(product.row_of.argmax(axis=1)[:, None], product.next_q.shape[1], axis=1)
     table[model.state, model.memory] = model.action[choice]
-    return Policy(product.automaton, mdp.actions, table)
+    return Policy(product.automaton, mdp.actions, table, formula=goal_text(goal))
 
 
 @njit(cache=True)

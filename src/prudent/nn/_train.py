@@ -22,6 +22,7 @@ import numpy as np
 import optax
 
 from prudent._progress import Progress, Task
+from prudent.nn._batches import BatchSampler, pad_rows, pad_to_bucket
 from prudent.nn._cache import enable_compilation_cache
 
 # A loss maps (network, batch, key) to one value per row of the batch; key=None means evaluation.
@@ -29,7 +30,6 @@ Loss = Callable[[Any, Any, Any], jax.Array]
 # Given the stack after a chunk and the numbers of its members: one held-out loss per member.
 Evaluate = Callable[[Any, np.ndarray], np.ndarray]
 
-_MIN_BUCKET = 512
 # Members per compiled program; a larger stack is fitted group by group, which costs the same on a CPU.
 GROUP = 10
 
@@ -176,7 +176,7 @@ def fit_stack(
         raise ValueError("Every member of a stack needs training rows, got one without. Check the split.")
     decay = np.broadcast_to(config.weight_decay if weight_decay is None else weight_decay, n_members)
     rate = np.broadcast_to(config.learning_rate if learning_rate is None else learning_rate, n_members)
-    data = _pad_to_bucket(data)
+    data = pad_to_bucket(data)
     n_groups = math.ceil(n_members / GROUP)
     task = (
         None
@@ -233,8 +233,8 @@ def _fit_group(
 ) -> tuple[Any, TrainLog]:
     rng = np.random.default_rng(seed)
     key = jax.random.key(int(rng.integers(2**31)))
-    batches = _BatchSampler(train_rows, config.batch_size, rng)
-    held_index, held_weight = _pad_rows(held_out_rows)
+    batches = BatchSampler(train_rows, config.batch_size, rng)
+    held_index, held_weight = pad_rows(held_out_rows)
     stopping = (evaluate is not None or float(held_weight.sum()) > 0) and config.patience > 0
 
     params, rest = eqx.partition(networks, eqx.is_inexact_array)
@@ -411,54 +411,3 @@ def _keep_best(state: _State, params, moments, held, patience) -> _State:
         stale=jnp.where(better, 0, state.stale + 1),
         chunk=state.chunk + 1,
     )
-
-
-class _BatchSampler:
-    """Row numbers of the next batches: every member goes through its own rows in a new order each epoch."""
-
-    def __init__(self, rows: Sequence[np.ndarray], batch_size: int, rng: np.random.Generator):
-        self.rows = [np.asarray(r, dtype=np.int32) for r in rows]
-        self.batch_size = batch_size
-        self.rng = rng
-        self.queue = [np.empty(0, np.int32) for _ in rows]
-
-    def draw(self, n_steps: int) -> np.ndarray:
-        need = n_steps * self.batch_size
-        out = np.empty((len(self.rows), need), np.int32)
-        for member, rows in enumerate(self.rows):
-            parts, have = [self.queue[member]], len(self.queue[member])
-            while have < need:
-                parts.append(self.rng.permutation(rows))
-                have += len(rows)
-            stream = np.concatenate(parts)
-            out[member], self.queue[member] = stream[:need], stream[need:]
-        return out.reshape(len(self.rows), n_steps, self.batch_size).swapaxes(0, 1)
-
-
-def _bucket(n: int) -> int:
-    """Next size of the form 2^k or 3 * 2^(k-1): few enough to reuse programs, close enough to waste little."""
-    size = _MIN_BUCKET
-    while size < n:
-        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
-    return size
-
-
-def _pad_rows(rows: Sequence[np.ndarray]) -> tuple[jax.Array, jax.Array]:
-    longest = max((len(r) for r in rows), default=0)
-    width = _bucket(longest) if longest else 0
-    index = np.zeros((len(rows), width), np.int32)
-    weight = np.zeros((len(rows), width), np.float32)
-    for member, r in enumerate(rows):
-        index[member, : len(r)] = r
-        weight[member, : len(r)] = 1.0
-    return jnp.asarray(index), jnp.asarray(weight)
-
-
-def _pad_to_bucket(data: Any) -> Any:
-    def pad(array):
-        array = np.asarray(array)
-        extra = _bucket(len(array)) - len(array)
-        # Padding repeats a real row: it is never drawn, but must not produce NaN if a program touches it.
-        return jnp.asarray(np.concatenate([array, np.repeat(array[:1], extra, axis=0)]) if extra else array)
-
-    return jax.tree.map(pad, data)

@@ -25,7 +25,7 @@ ESTIMATORS: dict[str, Method] = {
             label="DML-CMR",
             settings={"estimator": "DMLCMR", "n_folds": 10},
             quick={"n_folds": 2, "n_repeats": 1, "n_functions": 1, **_QUICK},
-            seconds=90,
+            seconds=48,
             quick_seconds=25,
         ),
         Method(
@@ -33,8 +33,8 @@ ESTIMATORS: dict[str, Method] = {
             label="CE-DML-CMR",
             settings={"estimator": "DMLCMR", "n_folds": 1},
             quick={"n_repeats": 1, "n_functions": 1, **_QUICK},
-            seconds=45,
-            quick_seconds=15,
+            seconds=30,
+            quick_seconds=13,
         ),
         Method(
             name="kernel-cmr",
@@ -42,7 +42,7 @@ ESTIMATORS: dict[str, Method] = {
             settings={"estimator": "KernelCMR", "n_folds": 10},
             quick={"n_folds": 2, "n_landmarks": 200, **_QUICK},
             seconds=40,
-            quick_seconds=5,
+            quick_seconds=6,
         ),
         Method(
             name="deepiv",
@@ -50,7 +50,7 @@ ESTIMATORS: dict[str, Method] = {
             settings={"estimator": "DeepIV"},
             quick={"n_repeats": 1, "n_functions": 1, **_QUICK},
             seconds=40,
-            quick_seconds=15,
+            quick_seconds=8,
         ),
         Method(
             name="dfiv",
@@ -58,7 +58,7 @@ ESTIMATORS: dict[str, Method] = {
             settings={"estimator": "DFIV"},
             quick={"n_functions": 1, **_QUICK},
             seconds=60,
-            quick_seconds=20,
+            quick_seconds=11,
         ),
         Method(
             name="deepgmm",
@@ -66,7 +66,7 @@ ESTIMATORS: dict[str, Method] = {
             settings={"estimator": "DeepGMM"},
             quick={"n_functions": 1, "learning_rates": [1e-3], **_QUICK},
             seconds=60,
-            quick_seconds=20,
+            quick_seconds=6,
         ),
         Method(
             name="kiv",
@@ -74,7 +74,7 @@ ESTIMATORS: dict[str, Method] = {
             settings={"estimator": "KernelIV"},
             quick={"n_features": 200, **_QUICK},
             seconds=30,
-            quick_seconds=5,
+            quick_seconds=3,
         ),
         Method(
             name="control",
@@ -82,7 +82,7 @@ ESTIMATORS: dict[str, Method] = {
             settings={"estimator": "ControlFunction"},
             quick={"n_landmarks": 200, **_QUICK},
             seconds=30,
-            quick_seconds=5,
+            quick_seconds=6,
         ),
         Method(
             name="2sls",
@@ -90,7 +90,7 @@ ESTIMATORS: dict[str, Method] = {
             settings={"estimator": "TwoStageLeastSquares"},
             quick=_QUICK,
             seconds=5,
-            quick_seconds=2,
+            quick_seconds=1,
         ),
     )
 }

@@ -174,7 +174,7 @@ def _tree(name: str, label: str, seconds: float, **settings: str | int) -> Metho
         settings={"estimator": "TreeCMR", **settings},
         quick={} if settings["n_folds"] == 1 else {"n_folds": 2},
         seconds=seconds,
-        quick_seconds=20,
+        quick_seconds=3,
     )
 
 

@@ -4,12 +4,12 @@ from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick,
 from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, QUICK_METHODS, by, fit
 
 _MODULE = "prudent.bench.experiments.iv_policies"
-_SIZES = (1000, 2000, 5000, 10000)
+_SIZES = (1000, 5000)
 
 
 def _bandit(name: str, seconds: float, **quick: int) -> Method:
     return Method(
-        name=name.lower(), label=name, settings={"bandit": name}, quick=quick, seconds=seconds, quick_seconds=8
+        name=name.lower(), label=name, settings={"bandit": name}, quick=quick, seconds=seconds, quick_seconds=1
     )
 
 
@@ -20,7 +20,7 @@ _BANDITS = (
     _bandit("NeuralLinLCB", 40, n_steps=300),
     _bandit("NeuralLinGreedy", 40, n_steps=300),
 )
-_RANDOM = Method(name="random", label="random action", settings={"bandit": "random"}, seconds=1, quick_seconds=1)
+_RANDOM = Method(name="random", label="random action", settings={"bandit": "random"}, seconds=0.1, quick_seconds=0.1)
 
 
 def run_context(task: Task) -> dict[str, float]:
@@ -107,19 +107,19 @@ context = Experiment(
         Reference(
             label="limit of a regression that ignores the instrument",
             metric="suboptimality",
-            values=_by_size(*[0.916] * 4),
+            values=_by_size(*[0.916] * len(_SIZES)),
             source="closed form, see prudent.datasets.make_pricing",
         ),
         Reference(
             label="best constant price",
             metric="suboptimality",
-            values=_by_size(*[0.87] * 4),
+            values=_by_size(*[0.87] * len(_SIZES)),
             source="closed form, see prudent.datasets.make_pricing",
         ),
         Reference(
             label="below the best constant price",
             metric="suboptimality",
-            values=_by_size(*[0.87] * 4),
+            values=_by_size(*[0.87] * len(_SIZES)),
             method="dml-cmr",
             role="target",
         ),
@@ -137,7 +137,7 @@ bandit = Experiment(
     ),
     run_cell=f"{_MODULE}:run_bandit",
     methods=(*_BANDITS, _RANDOM, ESTIMATORS["dml-cmr"]),
-    grid={"n": (1000, 5000)},
+    grid={"n": _SIZES},
     runs=20,
     budget={"contexts": 10_000},
     metrics=(
@@ -149,7 +149,7 @@ bandit = Experiment(
         Reference(
             label="optimum",
             metric="reward",
-            values=by("n", (1000, 5000), (0.748, 0.748)),
+            values=_by_size(0.748, 0.748),
             source="the lowest price in every context",
         ),
     ),
