@@ -248,7 +248,7 @@ def _robot(name: str, title: str) -> Experiment:
             "of 500 steps; the odometer enters as differences; squared distance to the expert's action per dimension."
         ),
         run_cell="prudent.bench.experiments.imitation:run_cell",
-        methods=_methods(seconds=300, quick_seconds=60, estimators=("DFIV", "DeepGMM") if name == "ant" else ()),
+        methods=_methods(seconds=300, quick_seconds=36, estimators=("DFIV", "DeepGMM") if name == "ant" else ()),
         grid={"k": _HORIZONS},
         runs=5,
         # With one state even cloning of noiseless actions comes to a standstill (half-cheetah: score 0.7 to 0.85).
