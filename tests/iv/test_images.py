@@ -72,6 +72,18 @@ def test_default_networks_see_waves_of_time_and_not_of_features(data):
     assert model.estimator_.nuisance_network.embed == (0, 1)
 
 
+def test_the_baselines_see_waves_of_time_too(data):
+    from prudent.cmr import DFIV, DeepGMM
+    from prudent.nn import TrainConfig
+
+    brief = TrainConfig(batch_size=16, max_steps=4, evaluate_every=2)
+    game = IVRegression(DeepGMM(n_functions=1, train=brief), seed=0).fit(**data.roles()).estimator_
+    assert (game.network.embed, game.critic_network.embed) == ((1,), (0, 1))
+    features = IVRegression(DFIV(n_functions=1, train=brief), seed=0).fit(**data.roles()).estimator_
+    assert (features.context_network.embed, features.instrument_network.embed) == ((0,), (0, 1))
+    assert features.context_network.widths == (64, 4)
+
+
 def test_convolutions_on_pixels(data, quick_estimator):
     spec = ImageSpec(shape=(8, 8, 1), channels=(2, 3), widths=(8,), place="last")
     estimator = quick_estimator(network=spec, nuisance_network=spec)

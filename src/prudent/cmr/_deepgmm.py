@@ -6,7 +6,7 @@ no critic of any candidate finds much on held-out rows.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -44,6 +44,8 @@ class DeepGMM(NeuralEstimator):
     chosen_ : tuple of (learning rate, step, moment violation)
         What was chosen for every held-out part.
     """
+
+    network_inputs: ClassVar[dict[str, str]] = {"network": "x", "critic_network": "c"}
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ in closed form within each step, with their penalties in the loss, and gradients
 solutions.
 """
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -52,6 +52,8 @@ class DFIV(NeuralEstimator):
     ridge_ : float
         Second-stage penalty that was used.
     """
+
+    network_inputs: ClassVar[dict[str, str]] = {"context_network": "context", "instrument_network": "c"}
 
     def __init__(
         self,
@@ -146,10 +148,15 @@ class DFIV(NeuralEstimator):
         return {"function": self.train or _default_train(n_rows)}
 
     def stage_network(self, parameter: str) -> Any:
-        """The network of the action's features, where the tuner starts."""
+        """The network in a parameter, or the default in its place; with context, the action has few features."""
         from prudent.nn import TabularSpec
 
-        return getattr(self, parameter) or TabularSpec(widths=(32, 2), dropout_rate=0.0, embed=())
+        defaults = {
+            "network": TabularSpec(widths=(32, 2), dropout_rate=0.0, embed=()),
+            "context_network": TabularSpec(widths=(64, 4), dropout_rate=0.0),
+            "instrument_network": TabularSpec(widths=(64, 24), dropout_rate=0.0),
+        }
+        return getattr(self, parameter) or defaults[parameter]
 
     def _networks(self, problem: Problem) -> tuple[Any, Any]:
         from prudent.nn import ProductSpec, TabularSpec
@@ -157,15 +164,13 @@ class DFIV(NeuralEstimator):
         action = self.stage_network("network")
         if self.network is None and not problem.known:
             action = TabularSpec(widths=(64, 24), dropout_rate=0.0, embed=())
-        context = TabularSpec(widths=(64, 4), dropout_rate=0.0)
-        instruments = TabularSpec(widths=(64, 24), dropout_rate=0.0)
         others = [j for j in range(problem.x.shape[1]) if j not in problem.modelled]
         product = ProductSpec(
             action,
-            choose_network(self.context_network or context, numeric_columns(problem.x[:, others])),
+            choose_network(self.stage_network("context_network"), numeric_columns(problem.x[:, others])),
             tuple(problem.modelled),
         )
-        return product, choose_network(self.instrument_network or instruments, numeric_columns(problem.c))
+        return product, choose_network(self.stage_network("instrument_network"), numeric_columns(problem.c))
 
 
 def _default_train(n_rows: int) -> "TrainConfig":

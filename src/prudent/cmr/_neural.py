@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -80,6 +80,8 @@ class NeuralEstimator(MomentEstimator):
     discrete: Any
     n_components: int
     nuisance_network: Any
+    # What the networks see that may embed columns: all of "x", all of "c", or the "context" (the known columns of x).
+    network_inputs: ClassVar[dict[str, str]] = {"network": "x", "nuisance_network": "c"}
 
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""

@@ -16,7 +16,7 @@ from prudent.cmr import DMLCMR, ImageFeatures, MomentEstimator
 from prudent.cmr._arrays import as_matrix, is_discrete, numeric_columns
 from prudent.cmr._base import check_seed
 from prudent.cmr._images import check_shape
-from prudent.cmr._neural import MAX_EMBEDDED
+from prudent.cmr._neural import NeuralEstimator, choose_network
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
 from prudent.iv._policy import Policy, PolicyValue
@@ -258,16 +258,19 @@ class IVRegression:
 
 
 def _embed_others(estimator: Any, x: np.ndarray, c: np.ndarray, n_features: int, n_actions: int) -> Any:
-    """Default networks for tables with image features: waves for the numeric columns, none for actions and features.
+    """Networks for tables with image features: waves for the numeric columns, none for actions and features.
 
     Estimators left to themselves would count the features among the numeric columns, find too many, and embed none.
     """
-    from prudent.nn import TabularSpec
-
-    if "nuisance_network" not in estimator.get_params(deep=False):
+    if not isinstance(estimator, NeuralEstimator):
         return estimator
-    for name, matrix, skip in (("network", x, n_actions), ("nuisance_network", c, 0)):
-        if getattr(estimator, name) is None:
-            embed = tuple(j for j in numeric_columns(matrix[:, :-n_features]) if j >= skip)
-            estimator = estimator.set_params(**{name: TabularSpec(embed=embed if len(embed) <= MAX_EMBEDDED else ())})
-    return estimator
+    seen = {
+        "x": tuple(j for j in numeric_columns(x[:, :-n_features]) if j >= n_actions),
+        "context": numeric_columns(x[:, n_actions:-n_features]),
+        "c": numeric_columns(c[:, :-n_features]),
+    }
+    networks = {
+        name: choose_network(estimator.stage_network(name), seen[inputs])
+        for name, inputs in estimator.network_inputs.items()
+    }
+    return estimator.set_params(**networks)
