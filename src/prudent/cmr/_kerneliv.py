@@ -282,7 +282,7 @@ class KernelIV(MomentEstimator):
         moment = vectors.T @ (c_first.T @ targets[0])
         rotated = c_second @ vectors
         # The penalty is judged on part of the rows and outputs; all of them would cost more than the fit.
-        rows, columns = slice(0, 1000), rng.permutation(2 * n_features)[:200]
+        columns, rows = rng.permutation(2 * n_features)[:200], rng.permutation(n_second)[:1000]
 
         def first_loss(penalty: float) -> float:
             guess = (rotated[rows] / (values + n_first * penalty)) @ moment[:, columns]
