@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
+from prudent.cmr._atoms import N_PERMUTATIONS, permute
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import Series
 from prudent.cmr._folds import cross_fit_folds
@@ -26,6 +27,7 @@ from prudent.cmr._gp import (
     tune_kernel,
 )
 from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
+from prudent.cmr._report import Strength, r_squared, strengths
 from prudent.cmr._tree_ensemble import TreeEnsemble
 from prudent.errors import DataError
 
@@ -40,7 +42,7 @@ PREDICT_BLOCK = 2000
 
 @dataclasses.dataclass(frozen=True)
 class ControlReport:
-    """Fit of the first stage out of fold, and how much of the second stage's fit the control brings.
+    """Fit of the first stage and strength of the instruments out of fold, and how much the control explains.
 
     ``control_share`` is the variance of the control's part of the outcome over that of the outcome; None where the
     second stage is not additive.
@@ -48,6 +50,7 @@ class ControlReport:
 
     n_rows: int
     action_r2: float
+    strength: Strength
     control_share: tuple[float, ...] | None
 
 
@@ -113,9 +116,12 @@ class ControlFunction(MomentEstimator):
             action = problem.x[:, problem.modelled]
             first = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
             first.prepare(problem.c, action)
-            guess = np.empty_like(action)
+            guess, without = np.empty_like(action), np.zeros((2, *action.shape))
+            permuted = [first.features(permute(problem.c, problem.instruments, rng)) for _ in range(N_PERMUTATIONS)]
             for rows, w in zip(folds, first.coefficients(folds), strict=True):
                 guess[rows] = first.predict(first.design[rows], w)
+                for number, features in enumerate(permuted):
+                    without[number % 2][rows] += first.predict(features[rows], w) / (N_PERMUTATIONS // 2)
             task.advance("action")
             residual = action - guess
             control = residual / residual.std() if self.control == "residual" else _normal_scores(residual)
@@ -125,7 +131,10 @@ class ControlFunction(MomentEstimator):
             share = fit_second(u, control, target, problem, rng)
             task.advance("outcome")
         self.report_ = ControlReport(
-            n_rows=len(u), action_r2=float(1 - np.mean(residual**2) / action.var()), control_share=share
+            n_rows=len(u),
+            action_r2=r_squared(action, guess)[0],
+            strength=strengths(action, guess, without)[0],
+            control_share=share,
         )
         return self
 

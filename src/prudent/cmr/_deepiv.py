@@ -21,6 +21,7 @@ from prudent.cmr._neural import (
     read_problem,
     single_fold_plan,
 )
+from prudent.cmr._report import FitReport, moment_of_mean, r_squared, strengths
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
@@ -81,6 +82,8 @@ class DeepIV(NeuralEstimator):
         The fitted ensemble.
     weight_decay_ : dict
         Decays of the law and of f, chosen or given.
+    report_ : FitReport
+        Fit of the law and strength of the instruments, on rows that a network was stopped on, by that network alone.
     """
 
     def __init__(
@@ -179,6 +182,19 @@ class DeepIV(NeuralEstimator):
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = x.shape[1]
         self.weight_decay_ = {"action": law.decays, "function": (decay,)}
+        unseen = law_plan.unseen.rows
+        modelled = x[unseen][:, problem.modelled]
+        self.report_ = FitReport(
+            n_rows=problem.n_rows,
+            n_folds=1,
+            outcome_r2=(),
+            modelled_r2=r_squared(modelled, law.expected),
+            modelled=tuple(problem.modelled),
+            strength=strengths(modelled, law.expected, law.without_instruments),
+            moment=None,
+            moment_of_mean=moment_of_mean(y, c, problem.groups, seed),
+            discrete=tuple(problem.modelled[j] for j in law.discrete),
+        )
         return []
 
     def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":

@@ -24,7 +24,7 @@ from prudent.cmr._neural import (
     discrete_positions,
     read_problem,
 )
-from prudent.cmr._report import FitReport, partial_strength, r_squared
+from prudent.cmr._report import FitReport, moment_of_mean, r_squared, strengths
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
@@ -65,6 +65,7 @@ class Defaults:
 class NeuralReport(FitReport):
     """Facts about a fit of DMLCMR.
 
+    With one fold, strength and fit are measured on the rows that some network was stopped on, by that network alone.
     ``moment`` is measured on two audited folds, each with one network for f that was fitted without the fold, by
     nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold, or
     with fewer than four units a fold. It speaks of that fit, which is a little worse than the one that is returned.
@@ -244,18 +245,16 @@ class DMLCMR(NeuralEstimator):
             )
         self.n_columns_ = x.shape[1]
         audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
+        unseen = plan.unseen.rows
         self.report_ = NeuralReport(
             n_rows=len(x),
             n_folds=self.n_folds,
-            outcome_r2=r_squared(y, outcome.prediction) if self.outcome == "fitted" else (),
-            modelled_r2=r_squared(x[:, modelled], law.nodes.mean()),
+            outcome_r2=r_squared(y[unseen], outcome.unseen) if self.outcome == "fitted" else (),
+            modelled_r2=r_squared(x[unseen][:, modelled], law.expected),
             modelled=tuple(modelled),
-            strength=tuple(
-                partial_strength(*columns)
-                for columns in zip(x[:, modelled].T, law.nodes.mean().T, law.without_instruments.T, strict=True)
-            ),
+            strength=strengths(x[unseen][:, modelled], law.expected, law.without_instruments),
             moment=_audited_moment(audited, c, groups, seed),
-            moment_of_mean=residual_moment(observed - observed.mean(axis=0), c, seed=seed, groups=groups),
+            moment_of_mean=moment_of_mean(observed, c, groups, seed),
             weight_decay={"outcome": outcome.decays, "action": law.decays},
             discrete=tuple(modelled[j] for j in law.discrete),
             settings=defaults,

@@ -16,7 +16,7 @@ from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import Atoms, Regress, fit_atoms
 from prudent.cmr._base import MomentEstimator
-from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._folds import cross_fit_folds, unseen_folds
 from prudent.cmr._gp import column_scaler, ridge, standard
 from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
 from prudent.cmr._report import FitReport, facts_of_atoms
@@ -127,6 +127,9 @@ class TreeCMR(MomentEstimator):
                 rng=rng,
             )
             n_steps = self._grow(problem, s, atoms, folds, regress, rng, progress)
+            if len(folds) == 1:
+                # What is reported speaks of rows that were not seen.
+                s = regress(problem.c, problem.y, unseen_folds(problem.n_rows, rng, problem.groups))(problem.c)
         self.report_ = TreeReport(
             **facts_of_atoms(problem, s, atoms, n_folds=self.n_folds, discrete=discrete, seed=seed),
             n_steps=n_steps,

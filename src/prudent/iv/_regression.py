@@ -96,22 +96,24 @@ class IVRegression:
             )
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
+        # Indicators of a categorical action are discrete however rare a level is.
+        discrete = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}
+        discrete |= roles["action"].categorical_positions
         if isinstance(getattr(estimator, "discrete", None), str) and estimator.discrete == "auto":
-            # Indicators of a categorical action are discrete however rare a level is.
-            coded = roles["action"].categorical_positions
-            found = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}
-            estimator = estimator.set_params(discrete=tuple(sorted(found | coded)))
+            estimator = estimator.set_params(discrete=tuple(sorted(discrete)))
         if self.image_ is not None:
             estimator = _embed_others(estimator, x, c, self.image_.n_features, roles["action"].width)
         self.estimator_ = estimator.fit(matrices["outcome"], x, c, seed=int(self.seed), groups=groups)
         self.roles_ = roles
         self.action_range_ = np.stack([matrices["action"].min(axis=0), matrices["action"].max(axis=0)])
-        self.diagnosis_ = Diagnosis.of(self.estimator_, roles, matrices["action"])
+        # What the user says of the columns counts, where the estimator takes it.
+        discrete = set(getattr(getattr(self.estimator_, "report_", None), "discrete", discrete))
+        self.diagnosis_ = Diagnosis.of(self.estimator_, roles, matrices["action"], discrete)
         # Kept in memory for averages over observed contexts; never written to disk with the model.
         self.context_, self.action_ = context_matrix, matrices["action"]
         if self.diagnosis_.weakest_f is not None and self.diagnosis_.weakest_f < WEAK_F:
             warnings.warn(
-                f"weak instrument: effective F = {self.diagnosis_.weakest_f:.1f}, below {WEAK_F:.0f}. The effect may "
+                f"weak instrument: {self.diagnosis_.strength_measure} = {self.diagnosis_.weakest_f:.1f}, below {WEAK_F:.0f}. The effect may "
                 "be far off; see diagnose().",
                 stacklevel=2,
             )
