@@ -21,8 +21,8 @@ MAX_LEVELS = 50
 # Permutations of the instruments that measure their strength, in two halves.
 N_PERMUTATIONS = 6
 
-Regress = Callable[[Matrix, Matrix, list[np.ndarray]], Callable[[Matrix], Matrix]]
-"""regress(inputs, target, folds) -> predict(inputs), where row i is predicted without the fold that holds it."""
+Regress = Callable[[Matrix, Matrix, list[np.ndarray], np.ndarray | None], Callable[[Matrix], Matrix]]
+"""regress(inputs, target, folds, groups) -> predict(inputs): row i is predicted without the fold that holds it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +63,8 @@ def fit_atoms(
     Parameters
     ----------
     regress : callable
-        ``regress(inputs, target, folds)`` gives a function that predicts row i of its argument without having seen
-        the fold of row i. It is called for means and probabilities.
+        ``regress(inputs, target, folds, groups)`` gives a function that predicts row i of its argument without having
+        seen the fold of row i. It is called for means and probabilities.
     discrete, instruments : list of int
         Discrete columns of ``x``; columns of ``c`` that are not in the function's arguments.
     """
@@ -87,8 +87,8 @@ def fit_atoms(
                 "levels, or name fewer columns in discrete."
             )
         indicators = np.eye(len(levels))[level]
-        predict = regress(c, indicators, folds)
-        predict_apart = predict if apart is folds else regress(c, indicators, apart)
+        predict = regress(c, indicators, folds, groups)
+        predict_apart = predict if apart is folds else regress(c, indicators, apart, groups)
         probability = _simplex(predict(c))
         chances = _simplex(predict_apart(c))
         expected[:, discrete] = chances @ levels
@@ -101,9 +101,9 @@ def fit_atoms(
     indicator = np.eye(len(levels)) if discrete else np.zeros((1, 0))
     given = np.hstack([c, indicator[level]])
     target = x[:, continuous]
-    predict_apart = regress(given, target, apart)
+    predict_apart = regress(given, target, apart, groups)
     residual = target - predict_apart(given)
-    predict = predict_apart if apart is folds else regress(given, target, folds)
+    predict = predict_apart if apart is folds else regress(given, target, folds, groups)
     scale = _scales(residual, given, groups, rng)
     ratio = residual / scale
     if len(continuous) == 1:

@@ -16,7 +16,7 @@ from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import N_PERMUTATIONS, permute
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import Series
-from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._folds import cross_fit_folds, held_out_groups
 from prudent.cmr._gp import (
     GaussianProcess,
     Layout,
@@ -220,10 +220,17 @@ class ControlFunction(MomentEstimator):
                 max_depth=4,
                 min_samples_leaf=10,
                 subsample=0.5,
-                n_iter_no_change=20,
+                # Stops on a random tenth of the rows, which is no judge where rows of one group resemble each other.
+                n_iter_no_change=20 if problem.groups is None else None,
                 random_state=seed,
-            ).fit(inputs, column)
-            trees = [tree.tree_ for tree in model.estimators_[:, 0]]
+            )
+            if problem.groups is None:
+                trees = [tree.tree_ for tree in model.fit(inputs, column).estimators_[:, 0]]
+            else:
+                train, held = held_out_groups(problem.groups, rng)
+                stages = model.fit(inputs[train], column[train]).staged_predict(inputs[held])
+                losses = [np.mean((column[held] - values) ** 2) for values in stages]
+                trees = [tree.tree_ for tree in model.estimators_[: int(np.argmin(losses)) + 1, 0]]
             values = [0.08 * tree.value.reshape(-1, 1, 1) for tree in trees]
             ensembles.append(TreeEnsemble.of(trees, values))
             # Not the mean of the column: early stopping holds rows out of the fit.

@@ -48,6 +48,17 @@ def unseen_folds(n_rows: int, rng: np.random.Generator, groups: np.ndarray | Non
     return cross_fit_folds(n_rows, 2, rng, groups, user="A fit with n_folds=1 judges its models on two halves, which")
 
 
+def held_out_groups(groups: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """(train, held out): rows of a tenth of the groups, and of one at the least, are held out."""
+    names, unit = np.unique(groups, return_inverse=True)
+    if len(names) < 2:
+        # One group is all there is to learn from and to stop on: its rows count as units.
+        unit = np.arange(len(groups))
+    n_units = int(unit.max()) + 1
+    held = np.isin(unit, rng.permutation(n_units)[: max(1, n_units // 10)])
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
 def held_out_splits(
     rows: np.ndarray, n_splits: int, rng: np.random.Generator, groups: np.ndarray | None = None
 ) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -158,7 +158,8 @@ class KernelCMR(MomentEstimator):
     def _regression(self, problem: Problem, rng: np.random.Generator):
         """A cross-fitted regression by Gaussian processes, as :func:`fit_atoms` wants it."""
 
-        def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray]):
+        def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray], groups: np.ndarray | None = None):
+            # Groups are of no concern: parameters maximise a likelihood, nothing is chosen on held-out rows.
             # The levels of a discrete action share a kernel; every continuous action has its own.
             joint = target.shape[1] if np.isin(target, (0.0, 1.0)).all() else 1
             fitted = []

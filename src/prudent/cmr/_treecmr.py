@@ -16,7 +16,7 @@ from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import Atoms, Regress, fit_atoms
 from prudent.cmr._base import MomentEstimator
-from prudent.cmr._folds import cross_fit_folds, unseen_folds
+from prudent.cmr._folds import cross_fit_folds, held_out_groups, unseen_folds
 from prudent.cmr._gp import column_scaler, ridge, standard
 from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
 from prudent.cmr._report import FitReport, facts_of_atoms
@@ -115,7 +115,7 @@ class TreeCMR(MomentEstimator):
         modelled = problem.x[:, problem.modelled]
         with Progress(self.show_progress) as progress, threadpool_limits(1):
             regress = _regression(self.model, rng, progress)
-            s = regress(problem.c, problem.y, folds)(problem.c)
+            s = regress(problem.c, problem.y, folds, problem.groups)(problem.c)
             atoms = fit_atoms(
                 modelled,
                 problem.c,
@@ -129,7 +129,8 @@ class TreeCMR(MomentEstimator):
             n_steps = self._grow(problem, s, atoms, folds, regress, rng, progress)
             if len(folds) == 1:
                 # What is reported speaks of rows that were not seen.
-                s = regress(problem.c, problem.y, unseen_folds(problem.n_rows, rng, problem.groups))(problem.c)
+                apart = unseen_folds(problem.n_rows, rng, problem.groups)
+                s = regress(problem.c, problem.y, apart, problem.groups)(problem.c)
         self.report_ = TreeReport(
             **facts_of_atoms(problem, s, atoms, n_folds=self.n_folds, discrete=discrete, seed=seed),
             n_steps=n_steps,
@@ -189,7 +190,8 @@ class TreeCMR(MomentEstimator):
             # The models behind s have seen the outcomes of the held-out rows: s of the kept rows would lead the trial
             # to them, and the more steps the better. The trial has an s of its own, fitted to kept rows only.
             target, trial_target = s, problem.y.copy()
-            trial_target[kept] = regress(problem.c[kept], problem.y[kept], _folds_within(kept, folds))(problem.c[kept])
+            within, groups = _folds_within(kept, folds), None if problem.groups is None else problem.groups[kept]
+            trial_target[kept] = regress(problem.c[kept], problem.y[kept], within, groups)(problem.c[kept])
         self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
         self.slope_columns_ = list(problem.modelled) if self.leaves == "linear" else []
         score = _Score(
@@ -332,12 +334,13 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
     # Boosting stops early on a random tenth of its rows; several models average that choice out.
     n_models = 1 if model == "forest" else 2
 
-    def make() -> Any:
+    def fit(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None) -> Any:
         seed = int(rng.integers(2**31))
         if model == "forest":
-            return RandomForestRegressor(n_estimators=100, min_samples_leaf=5, max_features=0.7, random_state=seed)
+            forest = RandomForestRegressor(n_estimators=100, min_samples_leaf=5, max_features=0.7, random_state=seed)
+            return forest.fit(inputs, target)
         settings: dict[str, Any] = {"early_stopping": True, "n_iter_no_change": 15, "random_state": seed}
-        return HistGradientBoostingRegressor(
+        boosting = HistGradientBoostingRegressor(
             learning_rate=0.08,
             max_iter=400,
             max_leaf_nodes=12,
@@ -345,8 +348,13 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
             l2_regularization=1.0,
             **settings,
         )
+        if groups is None:
+            return boosting.fit(inputs, target)
+        # Rows of one group resemble each other: a random tenth of the rows would stop too late.
+        train, held = held_out_groups(groups, rng)
+        return boosting.fit(inputs[train], target[train], X_val=inputs[held], y_val=target[held])
 
-    def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray]):
+    def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray], groups: np.ndarray | None = None):
         fitted = []
         task = progress.start("nuisances", len(folds))
         for rows in folds:
@@ -358,7 +366,8 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
             # Trees explain what a straight line leaves.
             line = ridge(lines.T @ lines, lines.T @ z, 1.0)
             rest = z - lines @ line
-            models = [[make().fit(inputs[train], column) for _ in range(n_models)] for column in rest.T]
+            own = None if groups is None else groups[train]
+            models = [[fit(inputs[train], column, own) for _ in range(n_models)] for column in rest.T]
             fitted.append((rows, scaler, centre, line, models))
             task.advance()
 
