@@ -94,13 +94,13 @@ class DFIV(NeuralEstimator):
         rng = np.random.default_rng(seed)
         splits = held_out_splits(np.arange(problem.n_rows), self.n_functions, rng, problem.groups)
         stack_seed = int(rng.integers(2**31 - 2))
-        x_scaler, y_scaler = Scaler.of(problem.x), Scaler.of(problem.y)
+        self.network_, instrument_network = self._networks(problem)
+        x_scaler, y_scaler = Scaler.for_network(problem.x, self.network_), Scaler.of(problem.y)
         data = {
             "y": y_scaler.forward(problem.y),
             "x": x_scaler.forward(problem.x),
-            "c": Scaler.of(problem.c).forward(problem.c),
+            "c": Scaler.for_network(problem.c, instrument_network).forward(problem.c),
         }
-        self.network_, instrument_network = self._networks(problem)
 
         def build(key: Any) -> Game:
             function_key, critic_key = jax.random.split(key)
@@ -110,35 +110,32 @@ class DFIV(NeuralEstimator):
                 jnp.asarray(penalty),
             )
 
-        weight = np.ones((len(splits), problem.n_rows), np.float32)
-        for member, (_, held) in enumerate(splits):
-            weight[member, held] = 0.0
-        on_device = jax.tree.map(jnp.asarray, data)
-        penalties = jnp.asarray(penalty[1] * np.array(PENALTY_FACTORS), jnp.float32)
+        train, held = (list(rows) for rows in zip(*splits, strict=True))
+        penalties = penalty[1] * np.array(PENALTY_FACTORS)
 
         def evaluate(games: Any, members: np.ndarray) -> np.ndarray:
-            _, error = solve_stack(games, on_device, jnp.asarray(weight[members]), jnp.asarray(penalty[1:]))
-            return np.asarray(error)[:, 0]
+            parts = [train[m] for m in members], [held[m] for m in members]
+            return solve_stack(games, data, *parts, penalty[1:])[1][:, 0]
 
         with Progress(self.show_progress) as progress:
             games, _ = fit_stack(
                 stack_networks(build, len(splits), jax.random.key(stack_seed)),
                 two_regressions,
                 data,
-                [train for train, _ in splits],
-                [held[:0] for _, held in splits],
+                train,
+                [rows[:0] for rows in held],
                 self.train_configs(problem.n_rows)["function"],
                 seed=stack_seed,
                 evaluate=evaluate,
                 progress=progress,
                 label="features",
             )
-        outer, error = solve_stack(games, on_device, jnp.asarray(weight), penalties)
+        outer, error = solve_stack(games, data, train, held, penalties)
         # One penalty for all: a single held-out part is too small to choose by.
-        best = int(np.argmin(np.asarray(error).mean(axis=0)))
-        networks = eqx.tree_at(lambda f: f.free_weight, games.function, outer[:, best])
+        best = int(np.argmin(error.mean(axis=0)))
+        networks = eqx.tree_at(lambda f: f.free_weight, games.function, jnp.asarray(outer[:, best], jnp.float32))
         check_finite(networks)
-        self.ridge_ = float(np.asarray(penalties)[best])
+        self.ridge_ = float(penalties[best])
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = problem.x.shape[1]
         return self
