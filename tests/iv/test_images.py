@@ -7,6 +7,8 @@ import prudent
 from prudent import IVRegression, datasets
 from prudent.cmr import ImageFeatures
 from prudent.cmr._arrays import Scaler
+from prudent.cmr._neural import Settings
+from prudent.cmr._problem import Problem
 from prudent.errors import DataError, RoleError
 from prudent.nn import ImageSpec
 
@@ -94,6 +96,37 @@ def test_convolutions_on_pixels(data, quick_estimator):
     # One scale for all pixels: a pixel that is rarely lit is not blown up.
     scale = model.estimator_.function_.x_scaler.scale
     assert len(np.unique(scale[2:])) == 1
+
+
+@pytest.mark.parametrize("kind", ["DeepIV", "DeepGMM", "DFIV"])
+def test_every_network_estimator_scales_pixels_together(kind, data):
+    from prudent import cmr
+    from prudent.nn import TrainConfig
+
+    brief = TrainConfig(batch_size=16, max_steps=2, evaluate_every=2)
+    spec = ImageSpec(shape=(8, 8, 1), channels=(2, 3), widths=(4,), place="last")
+    networks = {
+        "DeepIV": {"network": spec, "nuisance_network": spec, "n_repeats": 1, "n_components": 2, "function_train": brief},
+        "DeepGMM": {"network": spec, "critic_network": spec},
+        "DFIV": {"context_network": spec, "instrument_network": spec},
+    }
+    estimator = getattr(cmr, kind)(n_functions=1, train=brief, **networks[kind])
+    x, c = np.hstack([data.action, data.context]), np.hstack([data.instruments, data.context])
+    scale = estimator.fit(data.outcome, x, c, seed=0).function_.x_scaler.scale
+    assert len(np.unique(scale[2:])) == 1
+    assert scale[1] != scale[2]
+
+
+def test_the_tuner_scales_pixels_together(data, quick_estimator):
+    spec = ImageSpec(shape=(8, 8, 1), channels=(2, 3), widths=(4,), place="last")
+    estimator = quick_estimator(network=spec, nuisance_network=spec)
+    x, c = np.hstack([data.action, data.context]), np.hstack([data.instruments, data.context])
+    problem = Problem.of("test", data.outcome, x, c, seed=0, groups=None)
+    pixels = np.asarray([task.data["c"][:, 2:] for task in estimator.nuisance_tasks(problem)])
+    np.testing.assert_allclose(pixels.std(axis=(1, 2)), 1.0, rtol=1e-4)
+    settings = Settings(spec, estimator.function_train)
+    (function,) = estimator.fit_candidates(data.outcome, x, c, [settings], seed=0)
+    assert len(np.unique(function.x_scaler.scale[2:])) == 1
 
 
 def test_pixels_share_a_scale():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Scaler, numeric_columns
+from prudent.cmr._arrays import Scaler
 from prudent.cmr._neural import (
     NeuralEstimator,
     Problem,
@@ -141,13 +141,14 @@ class DeepIV(NeuralEstimator):
         law_plan = single_fold_plan(problem, self.n_repeats, rng)
         function_plan = single_fold_plan(problem, self.n_functions, rng)
         law_seed, function_seed = (int(s) for s in rng.integers(2**31 - 2, size=2))
+        nuisance_network, c_standard = self._nuisance_inputs(problem)
         with Progress(self.show_progress) as progress:
             law = fit_law(
                 x[:, problem.modelled],
-                Scaler.of(c).forward(c),
+                c_standard,
                 law_plan,
                 LawSettings(
-                    choose_network(self.nuisance_network, numeric_columns(c)),
+                    nuisance_network,
                     configs["nuisance"],
                     None if self.train else defaults.law_decay,
                     self.n_components,
@@ -165,7 +166,7 @@ class DeepIV(NeuralEstimator):
                     candidates, problem, part, split, function_seed, progress, one_draw=one_draw
                 )
             network = choose_network(self.network, problem.embedded_in_x)
-            x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
+            x_scaler, y_scaler = Scaler.for_network(x, network), Scaler.of(y)
             networks, _, decay = fit_folds(
                 lambda key: network(x.shape[1], y.shape[1], key=key),
                 ScoreLoss(problem.slots, part.nodes.is_exact, part.nodes.paired, one_draw),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, as_matrix, image_columns, numeric_columns
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns
 from prudent.cmr._base import MIN_UNITS, MomentError, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.cmr._neural import (
@@ -184,7 +184,7 @@ class DMLCMR(NeuralEstimator):
         seeds = [int(s) for s in rng.integers(2**31 - 2, size=3)]
 
         nuisance_network = choose_network(self.nuisance_network, numeric_columns(c))
-        c_standard = Scaler.of(c, together=image_columns(nuisance_network, c.shape[1])).forward(c)
+        c_standard = Scaler.for_network(c, nuisance_network).forward(c)
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
         discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
         network, baseline, observed = choose_network(self.network, problem.embedded_in_x), None, y
@@ -308,8 +308,8 @@ class DMLCMR(NeuralEstimator):
 
         tasks = self._law_tasks(problem)
         if self.outcome_model is None:
-            y, c = Scaler.of(problem.y).forward(problem.y), Scaler.of(problem.c).forward(problem.c)
-            tasks.append(outcome_task(y, c, choose_network(self.nuisance_network, numeric_columns(problem.c))))
+            network, c = self._nuisance_inputs(problem)
+            tasks.append(outcome_task(Scaler.of(problem.y).forward(problem.y), c, network))
         return tasks
 
     def _check_choices(self) -> None:
