@@ -113,6 +113,24 @@ def test_saved_and_loaded_inside_a_model(name, tmp_path):
     assert type(again.estimator_).__name__ == name
     action, context = design.action[:20], design.context[:20]
     np.testing.assert_allclose(again.effect(action, context), model.effect(action, context), rtol=1e-6)
+    # Everything that JSON can hold comes back as it was, tuples too; networks and training are in the function.
+    kept, original = again.estimator_.get_params(), model.estimator_.get_params()
+    plain = {k: v for k, v in original.items() if isinstance(v, bool | int | float | str | tuple | None)}
+    assert {k: kept[k] for k in plain} == plain
+    assert any(isinstance(v, tuple) for v in plain.values())
+
+
+@pytest.mark.parametrize("name", ["DeepGMM", "DFIV"])
+def test_one_group_is_refused(name):
+    design = datasets.make_linear_gaussian(60, seed=0)
+    with pytest.raises(DataError, match=r"at least 2 groups, got 1.*leave groups out"):
+        MAKERS[name]().fit(*problem(design), seed=0, groups=np.zeros(60))
+
+
+def test_chosen_iterates_are_named_by_their_step_and_come_from_the_second_half(fitted):
+    for _, step, _ in fitted["DeepGMM"].chosen_:
+        assert step % 60 == 0
+        assert 300 < step <= 600
 
 
 def test_one_draw_shrinks_by_the_known_factor_and_two_do_not():

@@ -5,7 +5,7 @@ import pytest
 
 import prudent
 from prudent import IVRegression, datasets
-from prudent.cmr import ImageFeatures
+from prudent.cmr import ImageFeatures, TwoStageLeastSquares
 from prudent.cmr._arrays import Scaler
 from prudent.cmr._neural import Settings
 from prudent.cmr._problem import Problem
@@ -46,6 +46,24 @@ def test_features_of_simple_and_of_coloured_images():
         ImageFeatures.fit(two, (3, 30))
     with pytest.raises(DataError, match="take 100 columns, got 90"):
         ImageFeatures.fit(two, (10, 10))
+    with pytest.raises(DataError, match="take 16 columns, got 32"):
+        ImageFeatures.fit(np.zeros((100, 32)), (4, 4))
+
+
+def test_images_with_as_many_pixels_as_features_are_encoded():
+    rng = np.random.default_rng(0)
+    pixels, z, u = rng.random((80, 16)), rng.normal(size=(80, 1)), rng.normal(size=(80, 1))
+    y = z + 2 * u + pixels[:, :1]
+    model = IVRegression(TwoStageLeastSquares()).fit(
+        outcome=y, action=z + u, instruments=z, context=pixels, images=(4, 4)
+    )
+    assert model.image_.n_features == 16
+    expected = model.estimator_.predict(np.hstack([np.zeros((5, 1)), model.image_(pixels[:5])]))[:, 0]
+    np.testing.assert_allclose(model.effect(0.0, pixels[:5]), expected)
+    policy = model.policy((-1.0, 1.0))
+    value = model.policy_value(policy, pixels)
+    assert value.value == pytest.approx(model.effect(policy.act(pixels), pixels).mean())
+    assert value.value == pytest.approx(model.policy_value(policy).value)
 
 
 def test_model_with_an_image(data, quick_estimator, tmp_path):
@@ -106,7 +124,13 @@ def test_every_network_estimator_scales_pixels_together(kind, data):
     brief = TrainConfig(batch_size=16, max_steps=2, evaluate_every=2)
     spec = ImageSpec(shape=(8, 8, 1), channels=(2, 3), widths=(4,), place="last")
     networks = {
-        "DeepIV": {"network": spec, "nuisance_network": spec, "n_repeats": 1, "n_components": 2, "function_train": brief},
+        "DeepIV": {
+            "network": spec,
+            "nuisance_network": spec,
+            "n_repeats": 1,
+            "n_components": 2,
+            "function_train": brief,
+        },
         "DeepGMM": {"network": spec, "critic_network": spec},
         "DFIV": {"context_network": spec, "instrument_network": spec},
     }

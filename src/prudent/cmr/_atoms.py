@@ -111,8 +111,7 @@ def fit_atoms(
         # Mid-point quantiles cut the tails: give back the variance that E[f(X)|c] depends on.
         nodes = ratio.mean() + (nodes - nodes.mean()) * ratio.std() / max(nodes.std(), 1e-300)
     else:
-        nodes = ratio[rng.choice(n, N_DRAWS, replace=n < N_DRAWS)]
-        nodes = ratio.mean(axis=0) + (nodes - nodes.mean(axis=0))
+        nodes = _with_moments_of(ratio, ratio[rng.choice(n, N_DRAWS, replace=n < N_DRAWS)])
     values = []
     for number in range(len(levels)):
         at_level = np.hstack([c, np.broadcast_to(indicator[number], (n, indicator.shape[1]))])
@@ -128,6 +127,18 @@ def fit_atoms(
         without[number % 2][:, continuous] += mean / (len(permuted) // 2)
     weight = np.repeat(probability / len(nodes), len(nodes), axis=1)
     return Atoms(np.concatenate(values, axis=1), weight, expected, without)
+
+
+def _with_moments_of(sample: Matrix, nodes: Matrix) -> Matrix:
+    """``nodes`` moved and stretched to the mean and covariance of ``sample``: a few draws have others by chance."""
+    centred = nodes - nodes.mean(axis=0)
+    values, vectors = np.linalg.eigh(centred.T @ centred / len(nodes))
+    # Directions in which the draws do not vary stay as they are: nothing can be stretched there.
+    is_there = values > 1e-10 * values.max()
+    inward = (vectors[:, is_there] / np.sqrt(values[is_there])) @ vectors[:, is_there].T
+    values, vectors = np.linalg.eigh(np.cov(sample.T, ddof=0))
+    outward = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return sample.mean(axis=0) + centred @ inward @ outward
 
 
 def _scales(residual: Matrix, given: Matrix, groups: np.ndarray | None, rng: np.random.Generator) -> Matrix:

@@ -213,6 +213,7 @@ class ControlFunction(MomentEstimator):
 
         inputs = np.hstack([u, control])
         ensembles, starts, seed = [], [], int(rng.integers(2**31))
+        split = None if problem.groups is None else held_out_groups(problem.groups, rng)
         for column in y.T:
             model = GradientBoostingRegressor(
                 n_estimators=400,
@@ -221,13 +222,13 @@ class ControlFunction(MomentEstimator):
                 min_samples_leaf=10,
                 subsample=0.5,
                 # Stops on a random tenth of the rows, which is no judge where rows of one group resemble each other.
-                n_iter_no_change=20 if problem.groups is None else None,
+                n_iter_no_change=20 if split is None else None,
                 random_state=seed,
             )
-            if problem.groups is None:
+            if split is None:
                 trees = [tree.tree_ for tree in model.fit(inputs, column).estimators_[:, 0]]
             else:
-                train, held = held_out_groups(problem.groups, rng)
+                train, held = split
                 stages = model.fit(inputs[train], column[train]).staged_predict(inputs[held])
                 losses = [np.mean((column[held] - values) ** 2) for values in stages]
                 trees = [tree.tree_ for tree in model.estimators_[: int(np.argmin(losses)) + 1, 0]]

@@ -45,7 +45,9 @@ def cross_fit_folds(
 
 def unseen_folds(n_rows: int, rng: np.random.Generator, groups: np.ndarray | None) -> list[np.ndarray]:
     """Two folds by which a fit without cross-fitting is judged on rows that its models have not seen."""
-    return cross_fit_folds(n_rows, 2, rng, groups, user="A fit with n_folds=1 judges its models on two halves, which")
+    return cross_fit_folds(
+        n_rows, 2, rng, groups, user="A fit with n_folds=1 judges its models on two halves, for which it"
+    )
 
 
 def held_out_groups(groups: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -71,6 +73,11 @@ def held_out_splits(
         label = rng.permutation(len(rows)) % n_parts
     else:
         names, unit = np.unique(groups[rows], return_inverse=True)
+        if len(names) < 2:
+            raise DataError(
+                f"Training is stopped on groups of its own, for which it needs at least 2 groups, got {len(names)}. "
+                "Bring more data, or leave groups out where rows are independent."
+            )
         n_parts = max(2, min(n_parts, len(names)))
         label = (rng.permutation(len(names)) % n_parts)[unit]
     return [(rows[label != s % n_parts], rows[label == s % n_parts]) for s in range(n_splits)]

@@ -71,6 +71,7 @@ def embed_beside_image(estimator: Any, x: np.ndarray, c: np.ndarray, n_features:
     }
     return estimator.set_params(**networks)
 
+
 def single_fold_plan(problem: Problem, n_members: int, rng: np.random.Generator) -> "FoldPlan":
     """An ensemble without cross-fitting: every member is trained on all rows but its own held-out part."""
     from prudent.nn import FoldPlan

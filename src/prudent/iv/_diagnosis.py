@@ -1,7 +1,6 @@
 """What a fitted IV model says about its own reliability."""
 
 import dataclasses
-import re
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ class Diagnosis:
     """Strength of the instruments, fit of the nuisances and the moment. ``print`` shows a table.
 
     Everything is out of fold but the first stage of two-stage least squares, which is a regression with few terms:
-    there ``strength_measure`` is "first-stage F". Estimators that do not model the action measure no strength.
+    there ``strength_measure`` is "first-stage F". KernelIV, DeepGMM, DFIV and series in 2SLS measure no strength.
     """
 
     n_rows: int
@@ -48,12 +47,18 @@ class Diagnosis:
             levels = tuple(tuple(float(v) for v in row) for row in np.unique(action, axis=0))
         empty = cls(len(action), names, levels, (), (), (), (), None, None)
         if isinstance(report, TwoStageReport):
-            terms = tuple(re.sub(r"x(\d+)", lambda m: _at(names, int(m[1]), m[0]), term) for term in report.endogenous)
+            # With a series of terms per action, F of a single one says nothing of the action.
+            of_terms = dict(
+                zip(report.endogenous, zip(report.first_stage_f, report.partial_r2, strict=True), strict=True)
+            )
+            places = [j for j in range(len(names)) if f"x{j}" in of_terms]
+            if len(places) < len(of_terms):
+                return empty
             return dataclasses.replace(
                 empty,
-                action_names=terms,
-                effective_f=report.first_stage_f,
-                partial_r2=report.partial_r2,
+                action_names=tuple(names[j] for j in places),
+                effective_f=tuple(of_terms[f"x{j}"][0] for j in places),
+                partial_r2=tuple(of_terms[f"x{j}"][1] for j in places),
                 strength_measure="first-stage F",
             )
         if isinstance(report, ControlReport):
@@ -90,7 +95,7 @@ class Diagnosis:
         """(what, value, how to read it)."""
         table = [("rows", f"{self.n_rows}", "")]
         if not self.effective_f:
-            advice = "the estimator has no model of the action; KernelCMR and DMLCMR have"
+            advice = "this estimator has no measure of it; KernelCMR and DMLCMR have"
             table.append(("instrument strength", "not measured", advice))
         for name, f, r2 in zip(self.action_names, self.effective_f, self.partial_r2, strict=False):
             verdict = "weak: do not trust the effect" if f < 10 else "moderate" if f < 23.1 else "strong"
@@ -143,7 +148,3 @@ class Diagnosis:
         if record["action_levels"] is not None:
             fields["action_levels"] = tuple(tuple(level) for level in record["action_levels"])
         return cls(**fields)
-
-
-def _at(names: tuple[str, ...], place: int, otherwise: str) -> str:
-    return names[place] if place < len(names) else otherwise

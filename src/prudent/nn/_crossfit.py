@@ -159,7 +159,11 @@ def candidate_losses(
     progress: Progress | None,
     label: str,
 ) -> np.ndarray:
-    """Held-out losses (candidates, splits) of networks that differ in numbers only, trained as one stack."""
+    """Held-out losses (candidates, splits) of networks that differ in numbers only, trained as one stack.
+
+    A loss is the smallest over the evaluations of a member, on the rows that it is stopped on: a little optimistic, but
+    alike for all candidates. An inner part to stop on would cost every candidate rows.
+    """
     members = [split for split in splits for _ in range(len(candidates))]
     n_members = len(members)
     # Filled up to a whole group, so that this and later stacks share one compiled program.
