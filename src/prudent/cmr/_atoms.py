@@ -19,7 +19,7 @@ from prudent.errors import DataError
 N_QUANTILES, N_DRAWS = 16, 48
 MAX_LEVELS = 50
 # Permutations of the instruments that measure their strength, in two halves.
-N_PERMUTATIONS = 6
+N_PERMUTATIONS = 5
 
 Regress = Callable[[Matrix, Matrix, list[np.ndarray], np.ndarray | None], Callable[[Matrix], Matrix]]
 """regress(inputs, target, folds, groups) -> predict(inputs): row i is predicted without the fold that holds it."""
@@ -92,8 +92,7 @@ def fit_atoms(
         probability = _simplex(predict(c))
         chances = _simplex(predict_apart(c))
         expected[:, discrete] = chances @ levels
-        for number, other in enumerate(permuted):
-            without[number % 2][:, discrete] += _simplex(predict_apart(other)) @ levels / (len(permuted) // 2)
+        without[:, :, discrete] = in_two_halves([_simplex(predict_apart(other)) @ levels for other in permuted])
     if not continuous:
         value = np.broadcast_to(levels[None], (n, *levels.shape))
         return Atoms(value, probability, expected, without)
@@ -122,11 +121,16 @@ def fit_atoms(
         values.append(value)
         mean = mean if apart is folds else predict_apart(at_level)
         expected[:, continuous] += chances[:, number, None] * (mean + scale * nodes.mean(axis=0))
-    for number, other in enumerate(permuted):
-        mean = predict_apart(np.hstack([other, indicator[level]]))
-        without[number % 2][:, continuous] += mean / (len(permuted) // 2)
+    without[:, :, continuous] = in_two_halves(
+        [predict_apart(np.hstack([other, indicator[level]])) for other in permuted]
+    )
     weight = np.repeat(probability / len(nodes), len(nodes), axis=1)
     return Atoms(np.concatenate(values, axis=1), weight, expected, without)
+
+
+def in_two_halves(means: list[Matrix]) -> np.ndarray:
+    """(2, n, d): the average of every other of ``means``, and that of the rest."""
+    return np.stack([np.mean(means[half::2], axis=0) for half in range(2)])
 
 
 def _with_moments_of(sample: Matrix, nodes: Matrix) -> Matrix:

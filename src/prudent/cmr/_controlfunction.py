@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
-from prudent.cmr._atoms import N_PERMUTATIONS, permute
+from prudent.cmr._atoms import N_PERMUTATIONS, in_two_halves, permute
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import Series
 from prudent.cmr._folds import cross_fit_folds, held_out_groups
@@ -116,12 +116,15 @@ class ControlFunction(MomentEstimator):
             action = problem.x[:, problem.modelled]
             first = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
             first.prepare(problem.c, action)
-            guess, without = np.empty_like(action), np.zeros((2, *action.shape))
-            permuted = [first.features(permute(problem.c, problem.instruments, rng)) for _ in range(N_PERMUTATIONS)]
+            # A generator of its own: what is reported has no part in what is fitted.
+            aside = np.random.default_rng([seed, 1])
+            permuted = [permute(problem.c, problem.instruments, aside) for _ in range(N_PERMUTATIONS)]
+            designs = [first.design, *(first.features(c) for c in permuted)]
+            guesses = np.empty((len(designs), *action.shape))
             for rows, w in zip(folds, first.coefficients(folds), strict=True):
-                guess[rows] = first.predict(first.design[rows], w)
-                for number, features in enumerate(permuted):
-                    without[number % 2][rows] += first.predict(features[rows], w) / (N_PERMUTATIONS // 2)
+                for values, features in zip(guesses, designs, strict=True):
+                    values[rows] = first.predict(features[rows], w)
+            guess, without = guesses[0], in_two_halves(list(guesses[1:]))
             task.advance("action")
             residual = action - guess
             control = residual / residual.std() if self.control == "residual" else _normal_scores(residual)

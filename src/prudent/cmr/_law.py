@@ -16,6 +16,7 @@ from scipy.special import ndtr
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, is_discrete
+from prudent.cmr._atoms import in_two_halves
 from prudent.errors import DataError
 from prudent.nn import (
     Categorical,
@@ -138,9 +139,8 @@ def fit_law(
         probability = np.exp(apply_in_blocks(networks, c))
         weights, chances = [part.average(probability) for part in plan.all_parts], unseen.average(probability)
         expected[:, discrete] = chances @ levels
-        for number, c_permuted in enumerate(permuted):
-            blind = unseen.average(np.exp(apply_in_blocks(networks, c_permuted)))
-            without[number % 2][:, discrete] += blind @ levels / (len(permuted) // 2)
+        blind = [unseen.average(np.exp(apply_in_blocks(networks, c_permuted))) for c_permuted in permuted]
+        without[:, :, discrete] = in_two_halves([chance @ levels for chance in blind])
         decays.append(decay)
     if not continuous:
         nodes = [
@@ -156,9 +156,8 @@ def fit_law(
     )
     mixture, decay = _fit_task(task, plan, settings, seed + 1, progress)
     decays.append(decay)
-    for number, c_permuted in enumerate(permuted):
-        means = apply_in_blocks(mixture, np.hstack([c_permuted, indicator[level]])).expectation()
-        without[number % 2][:, continuous] += scaler.back(unseen.average(np.asarray(means))) / (len(permuted) // 2)
+    blind = [apply_in_blocks(mixture, np.hstack([p, indicator[level]])).expectation() for p in permuted]
+    without[:, :, continuous] = in_two_halves([scaler.back(unseen.average(np.asarray(means))) for means in blind])
     values = [np.empty((*w.shape, N_NODES, x.shape[1])) for w in weights]
     for number in range(len(levels)):
         given = np.hstack([c, np.broadcast_to(indicator[number], (len(c), indicator.shape[1]))])
