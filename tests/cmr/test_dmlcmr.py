@@ -149,10 +149,10 @@ def test_strength_does_not_depend_on_units():
     rng = np.random.default_rng(0)
     z = rng.normal(size=1000)
     a = z + rng.normal(size=1000)
-    first, second = (partial_strength(k * a, k * z) for k in (1.0, 1e-7))
+    first, second = (partial_strength(k * a, k * z, np.zeros(1000)) for k in (1.0, 1e-7))
     assert first.effective_f == pytest.approx(second.effective_f, rel=1e-6)
     assert first.partial_r2 == pytest.approx(0.5, abs=0.05)
-    assert partial_strength(a, -z).effective_f == 0.0
+    assert partial_strength(a, -z, np.zeros(1000)).effective_f == 0.0
 
 
 def test_an_action_that_is_its_own_instrument_is_plain_regression(design, quick_estimator):

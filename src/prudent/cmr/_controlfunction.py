@@ -122,8 +122,8 @@ class ControlFunction(MomentEstimator):
             designs = [first.design, *(first.features(c) for c in permuted)]
             guesses = np.empty((len(designs), *action.shape))
             for rows, w in zip(folds, first.coefficients(folds), strict=True):
-                for values, features in zip(guesses, designs, strict=True):
-                    values[rows] = first.predict(features[rows], w)
+                for number, features in enumerate(designs):
+                    guesses[number, rows] = first.predict(features[rows], w)
             guess, without = guesses[0], in_two_halves(list(guesses[1:]))
             task.advance("action")
             residual = action - guess

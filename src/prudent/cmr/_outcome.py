@@ -86,7 +86,7 @@ def _fit_sklearn(y, c, plan, outcome_model, seed, progress) -> OutcomeFit:
     from sklearn.multioutput import MultiOutputRegressor
 
     def fitted(train: np.ndarray) -> Any:
-        model = clone(outcome_model)
+        model: Any = clone(outcome_model)
         # A forest that draws from a global generator would break "one seed decides everything".
         unset = {k: seed for k, v in model.get_params().items() if k.split("__")[-1] == "random_state" and v is None}
         model.set_params(**unset)

@@ -71,17 +71,20 @@ def strengths(actual: Matrix, predicted: Matrix, without: np.ndarray) -> tuple[S
     permuted, by independent permutations. Subtracting it on both sides removes what the context explains, which would
     otherwise count as strength. One and the same on both sides would count its own noise as strength.
     """
-    return tuple(
-        partial_strength(a, z) for a, z in zip((actual - without[0]).T, (predicted - without[1]).T, strict=True)
-    )
+    columns = zip(actual.T, predicted.T, without[0].T, without[1].T, strict=True)
+    return tuple(partial_strength(*parts) for parts in columns)
 
 
-def partial_strength(a: np.ndarray, z: np.ndarray) -> Strength:
-    """Strength of a constructed instrument ``z`` for an action ``a``, both without what the context explains.
+def partial_strength(
+    actual: np.ndarray, predicted: np.ndarray, without: np.ndarray, without_again: np.ndarray | None = None
+) -> Strength:
+    """Strength of the instruments for one action, given the context; see :func:`strengths`.
 
-    With one constructed instrument the effective F of Montiel Olea and Pflueger is the heteroskedasticity-robust F. A
-    negative slope, which noise produces out of fold, is no strength.
+    Without an independent ``without_again`` the same ``without`` is subtracted on both sides. With one constructed
+    instrument the effective F of Montiel Olea and Pflueger is the heteroskedasticity-robust F. A negative slope, which
+    noise produces out of fold, is no strength.
     """
+    a, z = actual - without, predicted - (without if without_again is None else without_again)
     a, z = a - a.mean(), z - z.mean()
     if z @ z <= 1e-12 * (a @ a):
         return Strength(0.0, 0.0)

@@ -108,7 +108,9 @@ class TwoStageLeastSquares(MomentEstimator):
             errors = "robust" if problem.groups is None else "clustered"
         if errors == "clustered" and problem.groups is None:
             raise DataError("errors='clustered' needs groups, got none. Pass groups=..., or choose errors='robust'.")
-        n_clusters = len(np.unique(problem.groups)) if errors == "clustered" else None
+        n_clusters = None
+        if errors == "clustered" and problem.groups is not None:
+            n_clusters = len(np.unique(problem.groups))
         if n_clusters == 1:
             raise DataError(
                 "errors='clustered' needs at least two groups, got 1. Bring more groups, or choose errors='robust'."

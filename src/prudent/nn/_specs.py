@@ -136,7 +136,7 @@ class ProductSpec:
     def image_columns(self, in_size: int) -> list[int] | None:
         """Where the image of ``second`` stands among ``in_size`` columns, if it takes one."""
         others = [j for j in range(in_size) if j not in self.columns]
-        return others[self.second.image_columns(len(others))] if hasattr(self.second, "image_columns") else None
+        return others[self.second.image_columns(len(others))] if isinstance(self.second, ImageSpec) else None
 
 
 SPECS = {spec.__name__: spec for spec in (MLPSpec, TabularSpec, ImageSpec, ProductSpec)}
