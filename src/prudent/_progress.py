@@ -46,10 +46,10 @@ class Task:
     def __init__(self, bars, number):
         self._bars, self._number = bars, number
 
-    def advance(self, note: str = "") -> None:
-        """One step further."""
+    def advance(self, note: str = "", *, steps: int = 1) -> None:
+        """One step further, or several."""
         if self._bars is not None:
-            self._bars.update(self._number, advance=1, note=note)
+            self._bars.update(self._number, advance=steps, note=note)
 
     def finish(self) -> None:
         """Fill the bar: early stopping ends a task before its last step."""

@@ -197,13 +197,20 @@ def read_groups(data: Any, groups: Any) -> Any:
     return frame[groups].to_numpy()
 
 
-def check_varying(roles: Mapping[str, Role], matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
-    """Raise unless the outcome is numeric and the columns of the roles in ``names`` vary."""
+def check_varying(
+    roles: Mapping[str, Role], matrices: Mapping[str, np.ndarray], names: Sequence[str], *, wide: int | None = None
+) -> None:
+    """Raise unless the outcome is numeric and the columns of the roles in ``names`` vary.
+
+    Of more than ``wide`` columns, which are pictures with perhaps a blank border, only some need to.
+    """
     if any(column.levels is not None for column in roles["outcome"].columns):
         raise DataError(
             f"Outcome must be numeric, got text or categories in {roles['outcome'].names}. Code it as numbers."
         )
     for name in names:
+        if wide is not None and matrices[name].shape[1] > wide and np.any(np.ptp(matrices[name], axis=0) > 0):
+            continue
         start = 0
         for column in roles[name].columns:
             block = matrices[name][:, start : start + column.width]

@@ -69,3 +69,12 @@ def test_estimator_options_are_checked(folder, tmp_path):
         run(*fit, "--estimator", "2sls", "--folds", "5")
     with pytest.raises(DataError, match="holds a ProximalRegression, not IVRegression"):
         run("iv", "diagnose", str(folder / "model"))
+
+
+def test_several_treatments_are_asked_for_in_python(tmp_path):
+    frame = datasets.make_linear_proximal(300, seed=0).frame()
+    frame.assign(b=frame["a"] ** 2).to_csv(tmp_path / "data.csv", index=False)
+    fit = ["proximal", "fit", str(tmp_path / "data.csv"), *FIT, "--estimator", "2sls", "--out", str(tmp_path / "m")]
+    run(*[("a,b" if argument == "a" else argument) for argument in fit])
+    with pytest.raises(DataError, match="asks about one column; the treatment has a, b"):
+        run("proximal", "effect", str(tmp_path / "m"), "--treatment", "1,2")

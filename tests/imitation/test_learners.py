@@ -87,6 +87,8 @@ def test_the_moment_gives_the_experts_gain(k, short_noise, long_noise):
     assert slope(model) == pytest.approx(-GAIN, abs=0.02)
     # Cross-fitting is by episode.
     assert len(np.unique(model.estimator_.groups)) == 100
+    # Windows that begin before the episode are learnt from, as long as the instrument is older than the noise.
+    assert len(model.estimator_.groups) == 100 * (500 - k)
 
 
 def test_keeping_real_lags_newer_than_the_horizon_is_biased(long_noise):
@@ -113,6 +115,32 @@ def test_dml_il_recovers_the_gain(long_noise, quick_estimator):
     estimator = quick_estimator(network=MLPSpec(()), train=brief, function_train=brief)
     model = CausalImitation(estimator, noise_horizon=3, policy_states=1).fit(long_noise)
     assert slope(model) == pytest.approx(-GAIN, abs=0.05)
+
+
+def test_what_an_estimator_leaves_open_is_filled_in():
+    from prudent.cmr import DMLCMR
+    from prudent.imitation._causal import _fill_in
+
+    given = DMLCMR(n_folds=5, outcome="fitted", network=MLPSpec(()))
+    _fill_in(given, 20_000, 2, explained=lambda: 0.9)
+    assert (given.outcome, given.network, given.n_repeats) == ("fitted", MLPSpec(()), 2)
+    assert given.train.max_steps == 2000
+    open_ = DMLCMR()
+    _fill_in(open_, 1000, 2, explained=lambda: 0.9)
+    assert (open_.outcome, open_.n_repeats, open_.train.max_steps) == ("observed", 1, 1000)
+    weak = DMLCMR()
+    _fill_in(weak, 1000, 2, explained=lambda: 0.1)
+    assert weak.outcome == "fitted"
+
+
+@pytest.mark.slow
+def test_residuil_stays_small_where_the_instrument_says_nothing():
+    from prudent.imitation import demonstrate, make_env
+
+    # E[s_t | s_{t-1}] = 0 here, so that the moment says nothing about odd policies; zero has 0.77, cloning above 1.1.
+    env = make_env("TicketPricing-v0", noise_horizon=1)
+    model = ResiduIL(noise_horizon=1, n_networks=1, seed=1000).fit(demonstrate(env, seed=1000))
+    assert evaluate(model.policy(), env, seed=1000).mse_unclipped < 0.95
 
 
 @pytest.mark.slow
@@ -193,9 +221,10 @@ def test_bad_settings_and_data_are_refused(short_noise):
         (CausalImitation(noise_horizon=0), "noise_horizon must be a whole number of at least 1"),
         (CausalImitation(noise_horizon=2, window=2), "window must be a whole number of at least 3"),
         (CausalImitation(noise_horizon=1, relative=(4,)), "relative names column 4"),
-        (CausalImitation(noise_horizon=600), "need at least two episodes"),
+        (CausalImitation(noise_horizon=600), "at least two episodes of more than 600 steps"),
         (SequenceCloning(window=0), "window must be"),
         (ResiduIL(noise_horizon=0), "noise_horizon must be"),
+        (ResiduIL(noise_horizon=1, towards="zero"), "towards must be"),
     ):
         with pytest.raises(DataError, match=message):
             model.fit(few)

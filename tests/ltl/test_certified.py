@@ -9,7 +9,9 @@ import pytest
 from scipy.optimize import linprog
 
 from prudent import envs, ltl
-from prudent.bench.experiments.ltl_certified import fill_book, is_wrong, random_case
+from prudent.bench.experiments.ltl_certified import PATROL, fill_book, is_wrong, patrol_grid, random_case
+from prudent.ltl import _explore as ex
+from prudent.ltl._book import foresee
 from prudent.ltl._certified import Learner
 from prudent.ltl._confidence import (
     bernoulli_interval,
@@ -103,6 +105,23 @@ def test_intervals_hold_at_all_times_at_once():
         k = np.cumsum(rng.random(600) < p)
         misses += any(log_ratio(p, int(k[n]), n + 1, v) >= -math.log(level) for n in range(600))
     assert misses <= level * runs + 3 * math.sqrt(level * (1 - level) * runs)
+
+
+def test_foreseen_intervals_lie_within_the_present_ones():
+    learner = learner_of(GATE, GATE.goal)
+    fill_book(learner, GATE, 300, seed=1000)
+    learner.plan()
+    book, settings = learner.book, (learner.p_min, learner.interval_share, concentration(learner.epsilon))
+    is_asked = np.ones(len(book.visits), np.bool_)
+    is_asked[: GATE.n_actions] = False
+    widths = []
+    for times in (1, 2, 8):
+        low, high = foresee(book, is_asked, *settings, times)
+        assert np.all(low >= book.slot_low)
+        assert np.all(high <= book.slot_high)
+        widths.append((high - low).sum())
+    assert widths[0] == pytest.approx((book.slot_high - book.slot_low).sum(), abs=1e-9)
+    assert widths[0] > widths[1] > widths[2]
 
 
 # Values.
@@ -205,6 +224,14 @@ def test_gate_bounds_contain_the_truth_and_close():
     assert run.bounds.steps_to(0.2, of="policy") <= c.steps
 
 
+def test_samples_go_to_the_row_that_the_bound_rests_on():
+    # All four actions of the gate do the same. p_min alone bounds them from above, and one of them is enough below.
+    run = certify(GATE, GATE.goal, evaluate=False)
+    gate = int(np.flatnonzero([GATE.name(s) == "(2,0)" for s in range(GATE.n_states)])[0])
+    assert run.visits[gate].max() > 0.75 * run.visits[gate].sum()
+    assert run.certificate.steps < 10_000
+
+
 @pytest.mark.parametrize("steps", [1, 30, 300, 3000])
 def test_a_run_can_stop_at_any_step(steps):
     run = certify(GATE, GATE.goal, steps=steps)
@@ -221,6 +248,29 @@ def test_same_seed_same_run():
     assert np.array_equal(runs[1].visits, again.visits)
     assert not np.array_equal(runs[0].visits, again.visits)
     assert len(runs) == 2
+
+
+def test_depth_is_the_expected_number_of_tries_from_the_start():
+    learner = learner_of(envs.grid("~~~~", {"a": [(0, 3)]}, p=0.8), "G F a")
+    fill_book(learner, learner.source.mdp, 1000, seed=1000)
+    depth = learner.wishes.depth
+    ex.depths(learner.book, learner.source.actions, 4, depth)
+    # One reset, then moves to the right that succeed four times out of five.
+    assert depth[:4] == pytest.approx(1 + 1.25 * np.arange(4), rel=0.05)
+    ex.depths(learner.book, learner.source.actions, 2, depth)
+    assert depth[:4] == pytest.approx(1.25 * np.array([2, 1, 0, 1]), rel=0.05)
+    assert depth[4] == np.inf
+
+
+def test_far_rooms_of_a_large_grid_are_left_alone():
+    mdp = patrol_grid(40, 1001)
+    assert ltl.optimum(mdp, PATROL) == 1.0
+    run = certify(mdp, PATROL, steps=200_000, evaluate=False)
+    assert (run.certificate.lower, run.certificate.is_certified) == (1.0, True)
+    assert ltl.check(mdp, run.policy, PATROL) == 1.0
+    n_draws = run.visits.sum(axis=1)
+    assert (n_draws > 0).mean() < 0.5
+    assert (n_draws >= 50).mean() < 0.25
 
 
 @pytest.mark.filterwarnings("ignore:.*holds in no reachable state")

@@ -191,6 +191,7 @@ def test_bad_data(estimator, change, message):
     ("estimator", "message"),
     [
         (PKDR(n_landmarks=0), "n_landmarks must be a whole number of at least 1, got 0"),
+        (PKDR(bandwidths=()), "bandwidths must be a sequence of one or more numbers above 0"),
         (PKDR(local_bandwidth=-1.0), "local_bandwidth must be a number above 0, got -1.0"),
         (CEVAE(n_latent=0), "n_latent must be a whole number of at least 1, got 0"),
         (PlainRegression("w"), r"proxies must be one of \('outcome', 'both'\), got 'w'"),

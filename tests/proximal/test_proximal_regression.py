@@ -67,8 +67,26 @@ def test_linear_effect_and_standard_error_agree_with_the_textbook():
         assert abs(found.value[0] - value) < 0.5 * error
         np.testing.assert_allclose(found.upper - found.lower, 2 * 1.959964 * found.standard_error, rtol=1e-5)
     effect, error = model.effect([1.0], return_error=True)
-    assert effect[0] == pytest.approx(value)
-    assert error[0] == found.standard_error[0]
+    # The error belongs to the debiased value.
+    assert (effect[0], error[0]) == (found.value[0], found.standard_error[0])
+
+
+def test_debiasing_a_slightly_curved_bridge_does_not_explode():
+    from prudent.proximal._inference import Correction
+
+    n, errors = 300, []
+    for seed in range(30):
+        data = datasets.make_linear_proximal(n, seed=5000 + seed)
+        x, c = np.hstack([data.treatment, data.outcome_proxy]), np.hstack([data.treatment, data.treatment_proxy])
+        estimator = LinearIV().fit(data.outcome, x, c, seed=0)
+
+        def bridge(rows, estimator=estimator):
+            return estimator.predict(rows) + 0.01 * np.tanh(rows[:, :1]) * np.tanh(rows[:, 1:2])
+
+        at = np.hstack([np.ones((n, 1)), data.outcome_proxy])
+        value, _ = Correction.of(data.outcome, x, c, bridge(x), seed=0).score(at, bridge(at))
+        errors.append(float(value[0] - data.truth([1.0])[0]))
+    assert np.sqrt(np.mean(np.square(errors))) < 0.25
 
 
 @pytest.mark.slow
@@ -223,6 +241,39 @@ def test_violated_moment_is_reported(frame, quick_estimator):
     with pytest.warns(UserWarning, match="the moment is violated on held-out rows"):
         model = ProximalRegression(quick_estimator(network=MLPSpec(())), seed=0).fit(curved, **ROLES)
     assert "the moment is violated" in str(model.diagnose())
+
+
+def test_pictures_may_have_a_blank_border():
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=(800, 1))
+    treatment = np.zeros((800, 12, 12))
+    shade = u + rng.normal(size=u.shape)
+    treatment[:, 3:9, 3:9] = shade[:, :, None] + 0.1 * rng.normal(size=(800, 6, 6))
+    y = treatment.mean(axis=(1, 2))[:, None] + u
+    roles = {"treatment": treatment, "outcome_proxy": u + rng.normal(size=u.shape)}
+    model = ProximalRegression(LinearIV(), seed=0).fit(outcome=y, **roles, treatment_proxy=u + rng.normal(size=u.shape))
+    assert np.isfinite(model.effect(treatment[:2])).all()
+
+
+def test_a_failed_fit_leaves_the_earlier_one(frame, model):
+    before = model.effect([0.0, 1.0])
+    with pytest.raises(DataError):
+        model.fit(frame.head(5), **ROLES)
+    np.testing.assert_array_equal(model.effect([0.0, 1.0]), before)
+
+
+def test_a_category_in_two_roles_is_refused(frame):
+    copied = frame.assign(w=pd.cut(frame["w"], 3).astype(str), v=pd.cut(frame["w"], 3).astype(str))
+    with pytest.raises(DataError, match="a variable cannot stand in two roles"):
+        ProximalRegression(LinearIV(), seed=0).fit(copied, **ROLES)
+
+
+def test_a_yes_no_proxy_is_one_proxy(frame):
+    yes_no = frame.assign(w=np.where(frame["w"] > 0, "yes", "no"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = ProximalRegression(LinearIV(), seed=0).fit(yes_no, **ROLES)
+    assert model.diagnose().n_proxies == (1, 1)
 
 
 def test_saved_model_gives_the_same_numbers(model, tmp_path):

@@ -16,6 +16,7 @@ from prudent.cli._models import (
     Out,
     Outcome,
     Seed,
+    check_single,
     load_model,
     make_estimator,
     save_model,
@@ -95,6 +96,7 @@ def effect(
 ) -> None:
     """Effect of actions in a context."""
     fitted = _load(model)
+    check_single(fitted.roles_["action"])
     name = ", ".join(fitted.roles_["action"].names)
     actions = parse_grid(grid, fitted.roles_["action"]) if grid else parse_list(action)
     if not context and "context" in fitted.roles_:

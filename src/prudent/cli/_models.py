@@ -10,6 +10,7 @@ from prudent.cli._tables import show
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
+    from prudent._roles import Role
     from prudent.cmr import MomentEstimator
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -53,6 +54,15 @@ def save_model(model: Any, out: Path, role: str, as_json: bool) -> None:
     show_diagnosis(model, as_json)
     if not as_json:
         print(f"saved in {folder}/" + (" with effect.png" if has_picture else ""))
+
+
+def check_single(role: "Role") -> None:
+    """Raise where values of a role cannot be given as one list."""
+    if len(role.names) > 1:
+        raise DataError(
+            f"The command asks about one column; the {role.title.lower()} has {', '.join(role.names)}. In Python: "
+            "prudent.load(folder).effect(rows)."
+        )
 
 
 def load_model(folder: Path, kind: str) -> Any:

@@ -17,6 +17,7 @@ from prudent.cli._models import (
     Out,
     Outcome,
     Seed,
+    check_single,
     load_model,
     make_estimator,
     save_model,
@@ -92,6 +93,7 @@ def effect(
         raise DataError(f"--level must be between 0 and 1, got {level:g}.")
     fitted = _load(model)
     role = fitted.roles_["treatment"]
+    check_single(role)
     treatments = parse_grid(grid, role) if grid else parse_list(treatment, "treatment")
     warn_outside(role, fitted.treatment_range_, treatments)
     found = fitted.interval(treatments, level=level)

@@ -102,9 +102,10 @@ class DMLCMR(NeuralEstimator):
     start : {"zero", "regression"}, optional
         "regression" solves for the correction of a plain regression of y on x. It pays where x says more about y than
         c does, as in proximal learning, which has it by default; otherwise the default is "zero".
-    outcome : {"fitted", "observed"}, default="fitted"
+    outcome : {"fitted", "observed"}, optional
         Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
-        noise, but no error of a fit. With "observed" s is not fitted.
+        noise, but no error of a fit. With "observed" s is not fitted. Imitation chooses; otherwise the default is
+        "fitted".
     draws : {2, 1}, default=2
         2 is the unbiased loss. 1 puts one draw of X inside the square, as the published code does; f is then shrunk.
         For comparisons only.
@@ -133,7 +134,7 @@ class DMLCMR(NeuralEstimator):
         train: "TrainConfig | None" = None,
         function_train: "TrainConfig | None" = None,
         start: str | None = None,
-        outcome: str = "fitted",
+        outcome: str | None = None,
         draws: int = 2,
         show_progress: bool | None = None,
     ):
@@ -249,7 +250,7 @@ class DMLCMR(NeuralEstimator):
         self.report_ = NeuralReport(
             n_rows=len(x),
             n_folds=self.n_folds,
-            outcome_r2=r_squared(y[unseen], outcome.unseen) if self.outcome == "fitted" else (),
+            outcome_r2=() if self.outcome == "observed" else r_squared(y[unseen], outcome.unseen),
             modelled_r2=r_squared(x[unseen][:, modelled], law.expected),
             modelled=tuple(modelled),
             strength=strengths(x[unseen][:, modelled], law.expected, law.without_instruments),
@@ -315,7 +316,7 @@ class DMLCMR(NeuralEstimator):
     def _check_choices(self) -> None:
         for name, allowed in (
             ("start", (None, "zero", "regression")),
-            ("outcome", ("fitted", "observed")),
+            ("outcome", (None, "fitted", "observed")),
             ("draws", (1, 2)),
         ):
             if getattr(self, name) not in allowed:

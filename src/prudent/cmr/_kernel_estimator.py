@@ -6,7 +6,7 @@ import numpy as np
 
 from prudent.cmr._arrays import Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
-from prudent.cmr._problem import Problem, check_count, check_positive, params_from_json, simple_params
+from prudent.cmr._problem import Problem, check_candidates, check_count, params_from_json, simple_params
 from prudent.cmr._product_kernel import KernelBasis
 
 
@@ -50,9 +50,8 @@ class KernelEstimator(MomentEstimator):
     def _read(self, y: Any, x: Any, c: Any, seed: Any, groups: Any) -> Problem:
         check_count("n_landmarks", self.n_landmarks)
         check_count("n_folds", self.n_folds, 2)
-        for name in ("bandwidths", "penalties"):
-            for value in getattr(self, name) or ():
-                check_positive(f"every one of {name}", value)
+        for name in ("bandwidths", "instrument_bandwidths", "penalties"):
+            check_candidates(name, getattr(self, name, None))
         return Problem.of(type(self).__name__, y, x, c, seed=seed, groups=groups)
 
     def _store(self, basis: KernelBasis, coefficient: np.ndarray, problem: Problem) -> Self:

@@ -86,6 +86,9 @@ class NMMR(MomentEstimator):
             "c": kernel.whitened(problem.c),
             "own": np.full(n_rows, 0.0 if self.statistic == "u" else 1.0 / n_rows, np.float32),
         }
+        if problem.groups is not None and self.statistic == "u":
+            # Two rows of one unit share noise: their product has not the moment as its mean.
+            data["unit"] = np.unique(problem.groups, return_inverse=True)[1].reshape(-1).astype(np.int32)
         self.network_ = self.network or MLPSpec((80, 80, 80), activation="relu")
         n_networks = self.n_networks or (2 if is_wide else 5)
         stack_seed = int(rng.integers(2**31 - 2))

@@ -110,7 +110,7 @@ def held_out_moments(
 
 
 def smoothest(losses: np.ndarray) -> tuple[int, int]:
-    """The smoothest candidate (width, penalty) that is not worse than the best one by more than a standard error.
+    """The candidate (width, penalty) of the largest penalty, and then width, not worse by more than a standard error.
 
     ``losses`` (widths, penalties, folds) are held-out moments; widths and penalties grow. Squared moments are noisy,
     and their minimum alone picks functions that are far too rough.
@@ -119,5 +119,6 @@ def smoothest(losses: np.ndarray) -> tuple[int, int]:
     best = np.unravel_index(np.argmin(mean), mean.shape)
     excess = losses - losses[best]
     error = excess.std(axis=2, ddof=1) / np.sqrt(losses.shape[2])
-    width, penalty = np.argwhere(excess.mean(axis=2) <= error)[-1]
+    # Penalty first: the widest kernel with no penalty to speak of is not smooth.
+    penalty, width = np.argwhere((excess.mean(axis=2) <= error).T)[-1]
     return int(width), int(penalty)

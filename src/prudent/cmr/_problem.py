@@ -1,7 +1,7 @@
 """The arrays of a moment problem after their checks, with the roles of their columns."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,16 @@ def check_positive(name: str, value: Any) -> None:
     """Raise unless ``value`` is a finite number above zero."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < np.inf:
         raise ValueError(f"{name} must be a number above 0, got {value!r}.")
+
+
+def check_candidates(name: str, values: Any) -> None:
+    """Raise unless ``values`` is None (a default) or a sequence of one or more numbers above zero."""
+    if values is None:
+        return
+    if isinstance(values, str) or not isinstance(values, Iterable) or not list(values):
+        raise ValueError(f"{name} must be a sequence of one or more numbers above 0, got {values!r}.")
+    for value in values:
+        check_positive(f"every one of {name}", value)
 
 
 def simple_params(params: dict[str, Any]) -> dict[str, Any]:

@@ -163,4 +163,4 @@ def _official(folder: str) -> np.ndarray:
     lattice = (N_SCALES, N_ORIENTATIONS, N_POSITIONS, N_POSITIONS, SIZE, SIZE)
     if pictures.shape != (3 * np.prod(lattice[:4]), SIZE, SIZE):
         raise DataError(f"{path} must hold 737280 pictures of 64 x 64, got shape {pictures.shape}. Download it again.")
-    return pictures.reshape(3, *lattice)[HEART]
+    return pictures.reshape(3, *lattice)[HEART].copy()  # A view would keep all three shapes in memory.

@@ -34,11 +34,13 @@ class Imitator(abc.ABC):
         self._check_relative(found)
         self._check_settings()
         self.view_ = self._policy_view()
-        windows = history_windows(found, self._window_length()).complete
+        windows = history_windows(found, self._window_length())
+        # A policy starts with a padded window, so it learns from such windows, too.
+        windows = windows.take(np.flatnonzero(windows.step >= self._first_step()))
         if len(windows) == 0 or len(np.unique(windows.episode)) < 2:
             raise DataError(
-                f"windows of {self._window_length()} steps need at least two episodes that are as long, got lengths "
-                f"{sorted({len(t) for t in found})}. Lower the horizon or the window, or bring longer episodes."
+                f"at least two episodes of more than {self._first_step()} steps are needed, got lengths "
+                f"{sorted({len(t) for t in found})}. Lower the horizon, or bring longer episodes."
             )
         self.n_observed_ = found[0].observations.shape[1]
         self.n_acted_ = found[0].actions.shape[1]
@@ -108,6 +110,10 @@ class Imitator(abc.ABC):
     @abc.abstractmethod
     def _window_length(self) -> int:
         """Steps of the windows that are learnt from."""
+
+    def _first_step(self) -> int:
+        """First step of an episode that can be learnt from."""
+        return 0
 
     @abc.abstractmethod
     def _learn(self, windows: Windows, x: np.ndarray) -> None:

@@ -11,18 +11,25 @@ Past actions are left out of f: at test time they are its own, which carry none 
 """
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from prudent.cmr import DMLCMR, MomentEstimator
+from prudent.cmr._base import MIN_UNITS, regress_out_of_fold
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, check_count, default_network
 from prudent.imitation._windows import View, Windows
 
 # Steps of the window that lie up to t - k by default.
 INSTRUMENT_STEPS = 3
+# Optimiser steps of the roll-out model and of the policy at most, by default.
+MAX_STEPS, MAX_FUNCTION_STEPS = 2000, 3000
+# Share of the action that the older history must explain for the action itself to be matched, measured on so many rows.
+OBSERVED_R2, EXPLAINED_ROWS = 0.25, 5000
 # Stock and Yogo's rule of thumb.
 WEAK_F = 10.0
 
@@ -33,7 +40,9 @@ class CausalImitation(Imitator):
     Parameters
     ----------
     estimator : MomentEstimator, default=DMLCMR(n_folds=10)
-        How the moment restriction is solved; with DMLCMR this is DML-IL. Whole episodes go to one fold.
+        How the moment restriction is solved; with DMLCMR this is DML-IL. Whole episodes go to one fold. What a DMLCMR
+        leaves open is filled in for demonstrations: the recorded action itself is matched (``outcome="observed"``)
+        where the older history explains a quarter of it, ten networks in all model the roll-outs, training is brief.
     noise_horizon : int
         Number of steps k over which the hidden noise is correlated; an upper bound does, at a cost in strength.
     policy_states : int, optional
@@ -101,15 +110,19 @@ class CausalImitation(Imitator):
     def _window_length(self) -> int:
         return max(self._instrument_view.length, self._policy_view().length)
 
+    def _first_step(self) -> int:
+        # What precedes it carries its noise; a padded window up to t - k does not.
+        return self.noise_horizon
+
     def _learn(self, windows: Windows, x: np.ndarray) -> None:
         c = self._instrument_view.columns(windows.states, windows.actions)
         c = c[:, np.ptp(c, axis=0) > 0]
         if c.shape[1] == 0:
             raise DataError("the history up to t - k never varies, so that it cannot serve as instrument.")
-        estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
-        if isinstance(estimator, DMLCMR) and estimator.network is None:
-            estimator.set_params(network=default_network(x.shape[1]))
         y = windows.actions[:, -1]
+        estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
+        if isinstance(estimator, DMLCMR):
+            _fill_in(estimator, *x.shape, explained=lambda: _explained(y, c, windows.episode))
         self.estimator_ = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode)
         report = getattr(self.estimator_, "report_", None)
         strength = [part.effective_f for part in getattr(report, "strength", ())]
@@ -136,3 +149,40 @@ class CausalImitation(Imitator):
 
         self.estimator_ = estimator_from_state(record, arrays)
         self.estimator = self.estimator_
+
+
+def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable[[], float]) -> None:
+    """What imitation prefers where the user leaves it open.
+
+    Where the older history explains much of the action, the action itself is matched: its mean given c, the policy
+    after some steps of the dynamics, is harder to learn than the policy. Where it explains little, the noise would
+    weigh more than the error of a fitted mean. Ten networks in all for the roll-outs, without a pilot for their weight
+    decay, and fewer steps: demonstrations are many and alike, and nothing was lost by it.
+    """
+    rule = estimator.train_configs(n_rows)
+    nuisance, function = rule["nuisance"], rule["function"]
+    steps = min(nuisance.max_steps, MAX_STEPS)
+    defaults = {
+        "network": lambda: default_network(n_columns),
+        "outcome": lambda: "observed" if explained() > OBSERVED_R2 else "fitted",
+        "n_repeats": lambda: -(-10 // estimator.n_folds),
+        "train": lambda: replace(
+            nuisance,
+            weight_decay=nuisance.weight_decay / 2,
+            batch_size=256,
+            max_steps=steps,
+            evaluate_every=max(1, steps // 25),
+        ),
+        "function_train": lambda: replace(function, max_steps=min(function.max_steps, MAX_FUNCTION_STEPS)),
+    }
+    missing = {name: value for name, value in defaults.items() if getattr(estimator, name) is None}
+    estimator.set_params(**{name: value() for name, value in missing.items()})
+
+
+def _explained(y: np.ndarray, c: np.ndarray, episode: np.ndarray) -> float:
+    """Share of the actions' variance that c explains, out of fold, by a kernel regression on some of the rows."""
+    rows = np.arange(0, len(y), -(-len(y) // EXPLAINED_ROWS))
+    if len(np.unique(episode[rows])) < MIN_UNITS:
+        return 0.0
+    fitted = regress_out_of_fold(y[rows], c[rows], seed=0, n_folds=2, groups=episode[rows])
+    return float(np.mean(1 - np.mean((y[rows] - fitted) ** 2, axis=0) / np.maximum(y[rows].var(axis=0), 1e-300)))

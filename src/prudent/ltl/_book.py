@@ -149,27 +149,43 @@ def _add_slot(book, row, state):
 
 
 @njit(cache=True)
+def _slot_interval(book, slot, p_min, total, concentration, times):
+    """Interval of one slot, within the one it has, if its visits were ``times`` as many with the same frequency."""
+    row = book.slot_row[slot]
+    n = times * (book.visits[row] - book.slot_from_visits[slot])
+    k = times * (book.slot_count[slot] - book.slot_from_count[slot])
+    level = slot_level(total, book.rank[row], book.slot_place[slot], len(book.needed) - 1)
+    low, high = bernoulli_interval(k, n, level, concentration)
+    return max(book.slot_low[slot], low, p_min), min(book.slot_high[slot], high)
+
+
+@njit(cache=True)
+def foresee(book, is_asked, p_min, total, concentration, times):
+    """Interval ends of the slots as they would be if rows in ``is_asked`` had ``times`` their visits."""
+    low, high = book.slot_low.copy(), book.slot_high.copy()
+    for slot in range(book.tally[N_SLOTS]):
+        row = book.slot_row[slot]
+        if is_asked[row] and book.n_seen[row] > 1:
+            low[slot], high[slot] = _slot_interval(book, slot, p_min, total, concentration, times)
+    return low, high
+
+
+@njit(cache=True)
 def update_intervals(book, p_min, total, concentration, done_visits):
     """Intersect every interval with what the visits since ``done_visits`` (by row) allow."""
-    most = len(book.needed) - 1
     for slot in range(book.tally[N_SLOTS]):
         row = book.slot_row[slot]
         if done_visits[row] == book.visits[row]:
             continue
-        n_seen = book.n_seen[row]
-        if n_seen == 1:
+        if book.n_seen[row] == 1:
             book.slot_low[slot] = 1.0 if book.certified[row] else max(book.slot_low[slot], p_min)
             continue
-        n = book.visits[row] - book.slot_from_visits[slot]
-        k = book.slot_count[slot] - book.slot_from_count[slot]
-        level = slot_level(total, book.rank[row], book.slot_place[slot], most)
-        low, high = bernoulli_interval(k, n, level, concentration)
+        low, high = _slot_interval(book, slot, p_min, total, concentration, 1)
         # The tolerance is for a p_min written in decimals: 0.1 may be the float above the smallest probability.
         if high < p_min * (1.0 - 1e-9) and book.tally[CONFLICT_KIND] == NO_CONFLICT:
             book.tally[CONFLICT_ROW], book.tally[CONFLICT_KIND] = row, TOO_RARE
-        book.slot_low[slot] = max(book.slot_low[slot], low, p_min)
-        book.slot_high[slot] = min(book.slot_high[slot], high, 1.0 - (n_seen - 1) * p_min)
-        book.slot_high[slot] = max(book.slot_high[slot], p_min)
+        book.slot_low[slot] = low
+        book.slot_high[slot] = max(min(high, 1.0 - (book.n_seen[row] - 1) * p_min), p_min)
     for row in range(len(book.visits)):
         if done_visits[row] != book.visits[row] and book.certified[row]:
             low, high = 0.0, 0.0

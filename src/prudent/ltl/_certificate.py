@@ -138,7 +138,10 @@ class CertifiedRun:
         return ax
 
     def plot_visits(self, mdp: LabelledMDP | None = None, ax: Axes | None = None) -> Axes:
-        """Draw how often each state was sampled: on the map of a grid, else as bars."""
+        """Draw how often each state was sampled: on the map of a grid, else as bars.
+
+        On the map walls are dark, and cells never sampled light grey.
+        """
         if ax is None:
             import matplotlib.pyplot as plt
 
@@ -153,7 +156,9 @@ class CertifiedRun:
         picture = np.full(mdp.shape, np.nan)
         cells = np.asarray(mdp.state_cells)
         picture[cells[:, 0], cells[:, 1]] = np.where(total > 0, total, np.nan)
-        ax.set_facecolor("0.85")
+        is_cell = np.zeros(mdp.shape)
+        is_cell[cells[:, 0], cells[:, 1]] = 1.0
+        ax.imshow(0.45 + 0.45 * is_cell, cmap="gray", vmin=0.0, vmax=1.0)
         image = ax.imshow(picture, norm=LogNorm(vmin=1, vmax=max(2.0, total.max())))
         ax.figure.colorbar(image, ax=ax, label="samples")
         if mdp.n_states <= 400:

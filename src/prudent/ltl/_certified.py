@@ -4,10 +4,10 @@ Each planning computes a robust lower value (of a policy that carries it), an op
 and a guess: the best policy if what was seen were all there is. Then
 
 * *verify*: if the guess is as good as the upper bound, only rows that its policy may take need proof;
-* *search*: otherwise something unknown may be better, so rows that an optimal optimist may take are tried, those
-  with few visits first;
+* *search*: otherwise something unknown may be better, so rows that an optimal optimist may take are tried, those with
+  few visits and those near the start first;
 * *refine*: when all of these have proven support, only interval widths are left, and rows are sampled by what one
-  more visit takes off the gap between the bounds.
+  more visit is expected to take off the gap between the bounds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,21 @@ from prudent.ltl._book import (
     N_STEPS,
     NO_CONFLICT,
     TOO_RARE,
+    foresee,
     grow,
     new_book,
     update_intervals,
 )
 from prudent.ltl._confidence import SUPPORT_SHARE, concentration, most_successors, support_visits
-from prudent.ltl._interval import Arena, Table, build_arena, choice_values, group_maximum, robust_values, tabulate
+from prudent.ltl._interval import (
+    Arena,
+    Table,
+    build_arena,
+    choice_values,
+    group_maximum,
+    robust_values,
+    tabulate,
+)
 from prudent.ltl._maximise import UNKNOWN
 from prudent.ltl._source import EnvSource, ModelSource
 from prudent.ltl._strategy import (
@@ -46,6 +55,7 @@ from prudent.ltl._strategy import (
     start_choice,
     strategy_table,
 )
+from prudent.ltl._unfold import Unfolded
 
 # Extra cost of a row without proof, in steps, when a guess is made: a detour over proven rows is often cheaper than
 # the visits that a proof takes.
@@ -53,6 +63,14 @@ UNPROVEN_COST = 10.0
 # A guess over more rows than this is first tried with so many visits of each, then proven.
 MANY_ROWS = 100
 FIRST_VISITS = 32
+# Search tries a state at depth d (expected tries from the start) reach / d times, all nearer than this alike, and
+# multiplies its reach when all have had theirs.
+NEAR = 30.0
+REACH_GROWTH = 1.5
+# Up to so many visits search tries what the optimist avoids as well: risky ways show soonest what there is.
+FEW_VISITS = 8
+# Multiples of a row's visits at which its intervals are foreseen.
+FORESEEN = (2, 8, 32, 128, 512)
 # Choices within this of the best upper value count as optimal for the optimist.
 OPTIMIST_TOLERANCE = 1e-7
 
@@ -63,10 +81,14 @@ class Wishes:
 
     quota: np.ndarray
     scratch: ex.Scratch
+    depth: np.ndarray
+    """Expected tries from the start to each state; the last is the reset."""
     watch: bool = False
     """Whether a new successor calls for planning."""
     fresh_quota: int = 0
     """Draws wanted of each action of a state seen for the first time; -1 if quotas end with the proof of support."""
+    reach: float = NEAR
+    """Search tries a state of depth d up to reach / d times."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +100,17 @@ class Plan:
     policy_upper: float
     choices: np.ndarray
     mode: str
+
+
+@dataclass(frozen=True, eq=False)
+class Guess:
+    """A policy for what was seen."""
+
+    value: float
+    strategy: np.ndarray
+    model: Unfolded
+    used: np.ndarray
+    """Rows of the book that it may take."""
 
 
 class Learner:
@@ -104,7 +137,12 @@ class Learner:
         needed = support_visits(p_min, most_successors(p_min, n_states), SUPPORT_SHARE * error / n_rows)
         self.interval_share = (1.0 - SUPPORT_SHARE) * error
         self.book = new_book(n_states, n_rows, needed)
-        self.wishes = Wishes(quota=np.zeros(n_rows, np.int64), scratch=ex.new_scratch(n_states), fresh_quota=1)
+        self.wishes = Wishes(
+            quota=np.zeros(n_rows, np.int64),
+            scratch=ex.new_scratch(n_states),
+            depth=np.zeros(n_states + 1),
+            fresh_quota=1,
+        )
         n_q = source.automata.next_q.shape[1]
         self.low = np.zeros((n_states + 2, n_q))
         self.high = np.ones((n_states + 2, n_q))
@@ -171,23 +209,27 @@ class Learner:
         lower = _value_at(arena, first, low, -1.0)
         self.upper = upper = min(self.upper, _value_at(arena, first, high, 1.0))
         lower = lower if lower >= self.epsilon else 0.0
-        guess_table = tabulate(book, source.actions, False)
-        guess_arena = build_arena(guess_table, source.automata)
-        rows = model_rows(guess_arena, guess_table)
-        guess, strategy = guess_strategy(guess_arena, self._costs(rows))
+        guess = self._guess()
         n_q = source.automata.next_q.shape[1]
         if lower > 0.0:
             robust = robust_strategy(arena, low, low_choice)
             choices = strategy_table(robust, arena.model, self._default, n_q)
         else:
-            choices = strategy_table(strategy, guess_arena.model, self._default, n_q)
+            choices = strategy_table(guess.strategy, guess.model, self._default, n_q)
         policy_upper = self._policy_upper(table, choices) if 0.0 < lower < upper else upper
         mode = "done"
         if upper - lower > self.gap or policy_upper - lower > self.epsilon:
-            model = guess_arena.model
-            used = rows_used(model.choice_start, model.row_start, model.successor, rows, strategy)
-            mode = self._wish(arena, (low, low_choice), (high, high_choice), guess, upper, used)
+            mode = self._wish(arena, (low, low_choice), (high, high_choice), guess, upper)
         return Plan(lower, upper, min(policy_upper, upper), choices, mode)
+
+    def _guess(self) -> Guess:
+        """The best policy if what was seen were all there is."""
+        table = tabulate(self.book, self.source.actions, False)
+        arena = build_arena(table, self.source.automata)
+        model, rows = arena.model, model_rows(arena, table)
+        value, strategy = guess_strategy(arena, self._costs(rows))
+        used = np.unique(rows_used(model.choice_start, model.row_start, model.successor, rows, strategy))
+        return Guess(value, strategy, model, used)
 
     def _void(self) -> Plan:
         n_q = self.source.automata.next_q.shape[1]
@@ -217,11 +259,11 @@ class Learner:
         lacking = 1.0 - np.minimum(1.0, book.visits[rows] / book.needed[book.n_seen[rows]])
         return 1.0 + np.where(book.certified[rows], 0.0, UNPROVEN_COST * lacking)
 
-    def _wish(self, arena: Arena, low: tuple, high: tuple, guess: float, upper: float, used: np.ndarray) -> str:
+    def _wish(self, arena: Arena, low: tuple, high: tuple, guess: Guess, upper: float) -> str:
         """Set quotas for the next exploration; the mode."""
         book = self.book
-        if guess > 0.0 and guess >= upper - 0.5 * self.epsilon:
-            rows = np.unique(used[~book.certified[used]])
+        if guess.value >= max(upper - 0.5 * self.epsilon, 1e-9):
+            rows = guess.used[~book.certified[guess.used]]
             if len(rows):
                 self.wishes.watch, self.wishes.fresh_quota = True, -1
                 wanted = book.needed[book.n_seen[rows]]
@@ -231,84 +273,127 @@ class Learner:
                     rows, wanted = rows[is_new], np.minimum(wanted[is_new], FIRST_VISITS)
                 self._want(rows, wanted - book.visits[rows])
                 return "verify"
-        rows = self._optimist_rows(arena, high[0])
-        if len(rows):
-            level = 1 << int(book.visits[rows].min()).bit_length()
-            rows = rows[book.visits[rows] < level]
-            wanted = np.minimum(level, book.needed[book.n_seen[rows]]) - book.visits[rows]
-            self.wishes.watch, self.wishes.fresh_quota = False, 1
-            self._want(rows, np.maximum(wanted, 1))
+        open_rows = self._optimist_rows(arena, low[0], high[0])
+        if len(open_rows):
+            rows = self._unproven_rows()
+            self._search(np.union1d(open_rows, rows[book.visits[rows] < FEW_VISITS]))
             return "search"
-        score = np.zeros(len(book.visits))
-        self._blame(arena, low[0], low[1], -1.0, arena.quotient.value, score)
-        self._blame(arena, high[0], high[1], 1.0, arena.upper_fixed, score)
-        gain = score / np.maximum(1, book.visits)
-        rows = np.flatnonzero(gain >= 0.5 * gain.max()) if gain.max() > 1e-15 else np.unique(used)
+        gain = self._gains(arena, low, high)
+        rows = np.flatnonzero(gain >= 0.5 * gain.max()) if gain.max() > 1e-15 else guess.used
         self.wishes.watch, self.wishes.fresh_quota = False, 0
         self._want(rows, np.maximum(8, book.visits[rows] // 16))
         return "refine"
 
+    def _search(self, rows: np.ndarray) -> None:
+        """Ask for tries of ``rows`` in proportion to reach / depth, with more reach where all have had theirs.
+
+        Near rows come first, and those far away are left alone while the answer may lie nearer. On a plane, where
+        the number of states grows with the square of the depth, most tries still go to states not tried before.
+        """
+        book, wishes, actions = self.book, self.wishes, self.source.actions
+        n_states, n_actions = actions.shape
+        ex.depths(book, actions, n_states if self.resets else int(self.source.position[0]), wishes.depth)
+        depth = np.maximum(NEAR, wishes.depth[np.minimum(rows // n_actions, n_states)])
+        least = float(((1.0 + book.visits[rows]) * depth).min())
+        if np.isfinite(least):
+            while wishes.reach < least:
+                wishes.reach *= REACH_GROWTH
+            wanted = np.floor(wishes.reach / depth + 1e-9).astype(np.int64)
+        else:
+            wanted = book.visits[rows] + 1
+        wanted = np.minimum(wanted, book.needed[book.n_seen[rows]]) - book.visits[rows]
+        wishes.watch, wishes.fresh_quota = False, 1
+        self._want(rows[wanted > 0], wanted[wanted > 0])
+
     def want_anything(self) -> None:
         """Ask for every row that lacks proof: what is left where the wishes cannot be reached."""
-        exists = np.append(self.source.actions.ravel() & np.repeat(self.book.is_seen, self.source.actions.shape[1]), 0)
         self.wishes.watch, self.wishes.fresh_quota = False, 1
-        rows = np.flatnonzero(exists & ~self.book.certified)
+        rows = self._unproven_rows()
         self._want(rows, np.ones(len(rows), np.int64))
+
+    def _unproven_rows(self) -> np.ndarray:
+        """Rows without proof of the states seen."""
+        exists = self.source.actions & self.book.is_seen[:, None]
+        return np.flatnonzero(exists.ravel() & ~self.book.certified[:-1])
 
     def _want(self, rows: np.ndarray, wanted: np.ndarray) -> None:
         self.wishes.quota[:] = 0
         self.wishes.quota[rows] = wanted
         self.book.tally[N_OPEN] = np.count_nonzero(self.wishes.quota)
 
-    def _optimist_rows(self, arena: Arena, high: np.ndarray) -> np.ndarray:
-        """Rows without proof that a policy with the largest upper value may take."""
+    def _optimist_rows(self, arena: Arena, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Rows without proof that a policy with the largest upper value may take, where its value is open."""
         quotient = arena.quotient
         found = choice_values(
             quotient.choice_start, quotient.row_start, quotient.successor, arena.low, arena.high, high, 1.0
         )
         reached = _optimal_choices(
-            quotient.choice_start, quotient.row_start, quotient.successor, found, high, int(quotient.group[0])
+            quotient.choice_start, quotient.row_start, quotient.successor, found, low, high, int(quotient.group[0])
         )
         rows = arena.base[reached]
         rows = np.unique(rows[rows >= 0])
         return rows[~self.book.certified[rows]]
 
-    def _blame(
-        self, arena: Arena, value: np.ndarray, choice: np.ndarray, sign: float, fixed: np.ndarray, score: np.ndarray
-    ) -> None:
-        """Add to ``score`` what each row's intervals take from (or add to) the value at the start."""
-        quotient = arena.quotient
-        unknown = np.flatnonzero((fixed == UNKNOWN) & (choice >= 0))
-        start = int(quotient.group[0])
-        if fixed[start] != UNKNOWN or choice[start] < 0:
-            return
-        place = np.full(len(value), -1, np.int64)
-        place[unknown] = np.arange(len(unknown))
-        chosen = choice[unknown]
-        lengths = np.diff(quotient.row_start)[chosen]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        edges = np.repeat(quotient.row_start[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        source = np.repeat(np.arange(len(unknown)), lengths)
-        target = place[quotient.successor[edges]]
-        inner = target >= 0
-        # A little leak keeps the system regular where frequencies hide the way out.
-        flow = sp.csc_array(
-            (0.9999 * arena.estimate[edges][inner], (target[inner], source[inner])), shape=(len(unknown), len(unknown))
-        )
-        begin = np.zeros(len(unknown))
-        begin[place[start]] = 1.0
-        visits = np.asarray(spla.spsolve(sp.eye_array(len(unknown), format="csc") - flow, begin)).ravel()
+    def _gains(self, arena: Arena, low: tuple, high: tuple) -> np.ndarray:
+        """What one more visit of each row takes off the gap between the bounds, on the average of some number of them.
+
+        The intervals are foreseen with multiples of the visits and the same frequencies. Large multiples matter where
+        ``p_min`` says more than the visits do: then the first of them change nothing.
+        """
+        book, quotient = self.book, arena.quotient
+        sides = [(*low, -1.0, quotient.value), (*high, 1.0, arena.upper_fixed)]
+        flows = [_flow(arena, choice, fixed) for _, choice, _, fixed in sides]
+        is_asked = np.zeros(len(book.visits) + 1, np.bool_)
+        for chosen, _ in flows:
+            is_asked[arena.base[chosen]] = True
         arrays = (quotient.choice_start, quotient.row_start, quotient.successor)
-        bound = choice_values(*arrays, arena.low, arena.high, value, sign)[chosen]
-        middle = np.bincount(source, arena.estimate[edges] * value[quotient.successor[edges]], minlength=len(unknown))
-        rows = arena.base[chosen]
-        real = rows >= 0
-        np.add.at(score, rows[real], np.maximum(visits, 0.0)[real] * np.abs(bound - middle)[real])
+        now = [choice_values(*arrays, arena.low, arena.high, value, sign) for value, _, sign, _ in sides]
+        settings = (self.p_min, self.interval_share, concentration(self.epsilon))
+        gain = np.zeros(len(book.visits))
+        for times in FORESEEN:
+            ends = foresee(book, is_asked, *settings, times)
+            table = tabulate(book._replace(slot_low=ends[0], slot_high=ends[1]), self.source.actions, True)
+            then_low, then_high = (
+                np.where(quotient.entry < 0, 1.0, end[quotient.entry]) for end in (table.low, table.high)
+            )
+            score = np.zeros(len(book.visits))
+            for (value, _, sign, _), (chosen, flow), before in zip(sides, flows, now, strict=True):
+                change = np.abs(choice_values(*arrays, then_low, then_high, value, sign) - before)[chosen]
+                rows = arena.base[chosen]
+                np.add.at(score, rows[rows >= 0], (flow * change)[rows >= 0])
+            gain = np.maximum(gain, score / ((times - 1) * np.maximum(1, book.visits)))
+        return gain
+
+
+def _flow(arena: Arena, choice: np.ndarray, fixed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Choices taken where the graph leaves the value open, and how often each is expected to be, by frequencies."""
+    quotient = arena.quotient
+    start = int(quotient.group[0])
+    if fixed[start] != UNKNOWN or choice[start] < 0:
+        return np.empty(0, np.int64), np.empty(0)
+    unknown = np.flatnonzero((fixed == UNKNOWN) & (choice >= 0))
+    place = np.full(len(choice), -1, np.int64)
+    place[unknown] = np.arange(len(unknown))
+    chosen = choice[unknown]
+    lengths = np.diff(quotient.row_start)[chosen]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    edges = np.repeat(quotient.row_start[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
+    source = np.repeat(np.arange(len(unknown)), lengths)
+    target = place[quotient.successor[edges]]
+    inner = target >= 0
+    # A little leak keeps the system regular where frequencies hide the way out.
+    moves = sp.csc_array(
+        (0.9999 * arena.estimate[edges][inner], (target[inner], source[inner])), shape=(len(unknown), len(unknown))
+    )
+    begin = np.zeros(len(unknown))
+    begin[place[start]] = 1.0
+    flow = np.asarray(spla.spsolve(sp.eye_array(len(unknown), format="csc") - moves, begin)).ravel()
+    return chosen, np.maximum(flow, 0.0)
 
 
 @njit(cache=True)
-def _optimal_choices(choice_start, row_start, successor, found, value, start):
-    """Choices that keep the value, from ``start`` on."""
+def _optimal_choices(choice_start, row_start, successor, found, low, high, start):
+    """Choices that keep the upper value, from ``start`` on until lower and upper value meet."""
     n = len(choice_start) - 1
     seen = np.zeros(n, np.bool_)
     queue = np.empty(n, np.int64)
@@ -318,8 +403,10 @@ def _optimal_choices(choice_start, row_start, successor, found, value, start):
     while at < n_queue:
         i = queue[at]
         at += 1
+        if high[i] - low[i] <= OPTIMIST_TOLERANCE:
+            continue
         for c in range(choice_start[i], choice_start[i + 1]):
-            if found[c] < value[i] - OPTIMIST_TOLERANCE or found[c] <= 0.0:
+            if found[c] < high[i] - OPTIMIST_TOLERANCE or found[c] <= 0.0:
                 continue
             out[c] = True
             for e in range(row_start[c], row_start[c + 1]):

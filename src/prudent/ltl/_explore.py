@@ -163,6 +163,36 @@ def decide(book, actions, quota, may_reset, scratch, s):
 
 
 @njit(cache=True)
+def depths(book, actions, start, depth):
+    """Expected tries from node ``start`` to every seen state, into ``depth``; infinite where no way is known."""
+    n_states, n_actions = actions.shape
+    reset_row = n_states * n_actions
+    depth[:] = np.inf
+    depth[start] = 0.0
+    heap, key = np.empty(64, np.int64), np.empty(64)
+    heap[0], key[0], size = start, 0.0, 1
+    while size > 0:
+        node, at_cost = heap[0], key[0]
+        _pop(heap, key, size)
+        size -= 1
+        if at_cost > depth[node]:
+            continue
+        for a in range(1 if node == n_states else n_actions):
+            if node < n_states and not actions[node, a]:
+                continue
+            row = reset_row if node == n_states else node * n_actions + a
+            slot = book.head[row]
+            while slot >= 0:
+                reached = book.slot_state[slot]
+                step = at_cost + book.visits[row] / book.slot_count[slot]
+                if step < depth[reached]:
+                    depth[reached] = step
+                    heap, key = _push(heap, key, size, reached, step)
+                    size += 1
+                slot = book.slot_next[slot]
+
+
+@njit(cache=True)
 def _is_wanted(book, actions, quota, node):
     """Whether a draw is wanted at a node; the last one is the reset."""
     if node == len(actions):
@@ -171,15 +201,16 @@ def _is_wanted(book, actions, quota, node):
 
 
 @njit(cache=True)
-def note(book, actions, quota, row, state, fresh_quota):
+def note(book, actions, quota, row, state, fresh_quota, depth, reach):
     """Enter a draw and settle its quota; a state seen for the first time gets ``fresh_quota`` for each action.
 
-    Returns whether the draw showed a new successor.
+    States deeper than ``reach`` get none. Returns whether the draw showed a new successor.
     """
     n_actions = actions.shape[1]
     if not book.is_seen[state]:
         see(book, state)
-        if fresh_quota > 0:
+        depth[state] = 1.0 + (depth[row // n_actions] if row < actions.size else 0.0)
+        if fresh_quota > 0 and depth[state] <= reach:
             for a in range(n_actions):
                 # What is known without draws (the end of an episode) wants none.
                 if actions[state, a] and not book.certified[state * n_actions + a]:
@@ -199,7 +230,7 @@ def note(book, actions, quota, row, state, fresh_quota):
 
 @njit(cache=True, nogil=True)
 def explore_model(
-    stop_at, patience, watch, fresh_quota, book, actions, quota, may_reset, scratch, position, rng,
+    stop_at, patience, watch, fresh_quota, depth, reach, book, actions, quota, may_reset, scratch, position, rng,
     row_of, row_start, successor, cumulative, first, first_cumulative,
 ):  # fmt: skip
     """Explore a model used as a simulator until step ``stop_at``, or until there is a reason to plan again.
@@ -230,7 +261,7 @@ def explore_model(
             position[0] = first[place]
             book.tally[N_RESETS] += 1
             if may_reset or book.visits[reset_row] == 0:
-                surprised |= note(book, actions, quota, reset_row, position[0], fresh_quota) and watch
+                surprised |= note(book, actions, quota, reset_row, position[0], fresh_quota, depth, reach) and watch
             continue
         action = decide(book, actions, quota, may_reset, scratch, s)
         if action == STUCK:
@@ -244,5 +275,5 @@ def explore_model(
         while cumulative[e] <= draw:
             e += 1
         position[0] = successor[e]
-        is_new = note(book, actions, quota, s * n_actions + action, position[0], fresh_quota)
+        is_new = note(book, actions, quota, s * n_actions + action, position[0], fresh_quota, depth, reach)
         surprised |= is_new and watch

@@ -2,7 +2,8 @@
 
 Two states are added to the table. From ``n_states + 1``, the start, the reset leads to the first states. To
 ``n_states``, the sink, goes the probability that a row may still hide: successors not seen yet. The sink is worth 0
-for the lower values and 1 for the upper ones, which covers whatever is there.
+for the lower values and 1 for the upper ones, which covers whatever is there. (It is worth 0 for both where the
+automaton is trapped already.)
 
 End components consist of rows with proven support only, so they are those of the true model (without the parts that
 nobody has seen). They are collapsed; then every policy, whatever the probabilities, ends in the target, in value 0 or
@@ -47,6 +48,8 @@ class Automata:
     epsilon: np.ndarray
     initial: int
     all_sets: np.uint64
+    is_trap: np.ndarray
+    """Whether nothing is accepted from a state of the automaton on."""
 
 
 def tabulate(book: Book, actions: np.ndarray, with_unknown: bool) -> Table:
@@ -120,8 +123,6 @@ class Arena:
     estimate: np.ndarray
     base: np.ndarray
     """Book row of each choice of the quotient, -1 for epsilon moves."""
-    is_sink: np.ndarray
-    """Whether a node of the quotient is the sink."""
     upper_fixed: np.ndarray
     """Like ``quotient.value``, for the upper values."""
 
@@ -142,7 +143,7 @@ def build_arena(table: Table, automata: Automata) -> Arena:
     )
     quotient = collapse(model, automata.all_sets)
     is_sink = np.zeros(len(quotient.value), np.bool_)
-    is_sink[quotient.group[model.state == n_states]] = True
+    is_sink[quotient.group[(model.state == n_states) & ~automata.is_trap[model.memory]]] = True
     upper_fixed = certain_values(
         quotient.choice_start, quotient.row_start, quotient.successor, quotient.is_accepting | is_sink
     )
@@ -156,7 +157,6 @@ def build_arena(table: Table, automata: Automata) -> Arena:
         high=np.where(known, 1.0, table.high[quotient.entry]),
         estimate=np.where(known, 1.0, table.probability[quotient.entry]),
         base=np.where(first_entry < 0, -1, row_of_entry[first_entry]),
-        is_sink=is_sink,
         upper_fixed=upper_fixed,
     )
 

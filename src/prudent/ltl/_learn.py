@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from prudent._progress import Progress, Task
 from prudent.ltl._check import Checker
 from prudent.ltl._evaluate import DONE
 from prudent.ltl._kernels import (
@@ -131,33 +132,40 @@ def q_learn(
     seeds = [seed] if isinstance(seed, (int, np.integer)) else list(seed)
     if not seeds or len(set(seeds)) != len(seeds):
         raise ValueError(f"seed needs one or more distinct integers, got {seed!r}.")
-    settings = _settle(
-        mdp,
-        method,
-        steps,
-        reward,
-        U,
-        gamma,
-        discount_rewarded,
-        K,
-        alpha,
-        epsilon,
-        zeta,
-        patience,
-        episode_length,
-        evaluate_every,
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, certified, got {method!r}.")
+    for name, value in (("U", U), ("gamma", gamma)):
+        if isinstance(value, str) and value != "auto":
+            raise ValueError(f"{name} must be a number or 'auto', got {value!r}.")
+    task = mdp.task
+    bounds = sufficient_bounds(mdp.n_states, mdp.minimum_probability)
+    settings = Settings(
+        method=method,
+        steps=int(_first(steps, task and task.steps, 1_000_000)),
+        reward=reward,
+        U=bounds.U if isinstance(U, str) else float(U),
+        gamma=bounds.gamma if isinstance(gamma, str) else float(gamma),
+        discount_rewarded=discount_rewarded,
+        K=0 if method in _WITHOUT_COUNTER else int(_first(K, task and task.counter, 10)),
+        alpha=float(alpha),
+        epsilon=float(epsilon),
+        zeta=float(_first(zeta, task and task.zeta, 0.99)),
+        patience=(task.patience if task else 300) if patience == -1 else patience,
+        episode_length=int(_first(episode_length, task and task.episode_length, 1000)),
+        evaluate_every=int(evaluate_every),
+        sufficient_gamma=bounds.gamma,
     )
+    _check(settings)
     automaton = as_automaton(goal)
     if method != "hasanbeig":
         automaton = degeneralise(automaton)
     product = build_product(mdp, thin_acceptance(automaton))
     workers = min(len(seeds), n_jobs or os.cpu_count() or 1)
-    from prudent.ltl._progress import progress_bar
-
-    with progress_bar(f"{method}, {len(seeds)} runs", len(seeds) * settings.steps, progress) as advance:
+    with Progress(None if progress else False) as bars:
+        task = bars.start(f"{method}, {len(seeds)} runs", len(seeds) * settings.steps)
 
         def one(single: int) -> LearningRun:
-            return _run(product, settings, int(single), goal_text(goal), advance)
+            return _run(product, settings, int(single), goal_text(goal), task)
 
         if workers == 1:
             runs = tuple(one(s) for s in seeds)
@@ -167,70 +175,28 @@ def q_learn(
     return runs[0] if isinstance(seed, (int, np.integer)) else LearningRuns(runs)
 
 
-def _settle(
-    mdp,
-    method,
-    steps,
-    reward,
-    U,
-    gamma,
-    discount_rewarded,
-    K,
-    alpha,
-    epsilon,
-    zeta,
-    patience,
-    episode_length,
-    evaluate_every,
-):
-    """Fill in defaults and refuse what makes no sense."""
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, certified, got {method!r}.")
-    task = mdp.task
-    steps = steps if steps is not None else (task.steps if task else 1_000_000)
-    K = 0 if method in _WITHOUT_COUNTER else K if K is not None else (task.counter if task else 10)
-    zeta = zeta if zeta is not None else (task.zeta if task else 0.99)
-    length = episode_length if episode_length is not None else (task.episode_length if task else 1000)
-    if patience == -1:
-        patience = task.patience if task else 300
-    for name, value in (("U", U), ("gamma", gamma)):
-        if isinstance(value, str) and value != "auto":
-            raise ValueError(f"{name} must be a number or 'auto', got {value!r}.")
-    bounds = sufficient_bounds(mdp.n_states, mdp.minimum_probability)
-    settings = Settings(
-        method=method,
-        steps=int(steps),
-        reward=reward,
-        U=bounds.U if isinstance(U, str) else float(U),
-        gamma=bounds.gamma if isinstance(gamma, str) else float(gamma),
-        discount_rewarded=discount_rewarded,
-        K=int(K),
-        alpha=float(alpha),
-        epsilon=float(epsilon),
-        zeta=float(zeta),
-        patience=patience,
-        episode_length=int(length),
-        evaluate_every=int(evaluate_every),
-        sufficient_gamma=bounds.gamma,
-    )
-    for name, value in (("steps", steps), ("episode_length", length), ("evaluate_every", evaluate_every)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
-    for name, value in (("gamma", settings.gamma), ("alpha", alpha)):
-        if not 0.0 < value <= 1.0:
-            raise ValueError(f"{name} must be in (0, 1], got {value}.")
-    for name, value in (("epsilon", epsilon), ("zeta", zeta)):
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} must be in [0, 1], got {value}.")
-    if patience is not None and patience < 1:
-        raise ValueError(f"patience must be at least 1, or None for no limit; got {patience}.")
-    reward_table(reward, settings.U, settings.K)
-    return settings
+def _first(*values: float | None) -> float:
+    """The first that is given: by the caller, by the task, by default."""
+    return next(value for value in values if value is not None)
 
 
-def _run(
-    product: Product, settings: Settings, seed: int, formula: str | None, advance: Callable[[int], None]
-) -> LearningRun:
+def _check(settings: Settings) -> None:
+    """Refuse what makes no sense."""
+    for name in ("steps", "episode_length", "evaluate_every"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(settings, name)}.")
+    for name in ("gamma", "alpha"):
+        if not 0.0 < getattr(settings, name) <= 1.0:
+            raise ValueError(f"{name} must be in (0, 1], got {getattr(settings, name)}.")
+    for name in ("epsilon", "zeta"):
+        if not 0.0 <= getattr(settings, name) <= 1.0:
+            raise ValueError(f"{name} must be in [0, 1], got {getattr(settings, name)}.")
+    if settings.patience is not None and settings.patience < 1:
+        raise ValueError(f"patience must be at least 1, or None for no limit; got {settings.patience}.")
+    reward_table(settings.reward, settings.U, settings.K)
+
+
+def _run(product: Product, settings: Settings, seed: int, formula: str | None, task: Task) -> LearningRun:
     mdp, automaton = product.mdp, product.automaton
     checker = Checker.of(product)
     tables = make_tables(product)
@@ -266,7 +232,7 @@ def _run(
         else:
             run_counter(n, tables, rates, q_table, best, position, rng, rewards, is_counterfactual)
         values.append(evaluate())
-        advance(n)
+        task.advance(steps=n)
     return LearningRun(
         policy=Policy(automaton, mdp.actions, choices, formula=formula),
         curve=Curve(np.array(marks), np.array(values)),

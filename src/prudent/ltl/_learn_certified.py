@@ -7,12 +7,13 @@ import json
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prudent._progress import Progress, Task
 from prudent.ltl import _explore as ex
 from prudent.ltl._automaton import Automaton
 from prudent.ltl._book import N_OPEN, N_RESETS, Book
@@ -23,7 +24,6 @@ from prudent.ltl._evaluate import DONE
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._policy import Policy
 from prudent.ltl._product import Goal, as_automaton, degeneralise, goal_text
-from prudent.ltl._progress import progress_bar
 from prudent.ltl._run import Curve
 from prudent.ltl._source import EnvSource, LabelFunction, ModelSource
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 DEFAULT_STEPS = 1_000_000
-_VERSION = 1
+_VERSION = 2
 
 
 def learn_certified(
@@ -95,11 +95,12 @@ def learn_certified(
         raise ValueError("resume=True needs a checkpoint to continue from, got none.")
     automaton = degeneralise(as_automaton(goal))
     runs = []
-    with progress_bar(f"certified, {len(seeds)} runs", len(seeds) * settings.steps, progress) as advance:
+    with Progress(None if progress else False) as bars:
+        task = bars.start(f"certified, {len(seeds)} runs", len(seeds) * settings.steps)
         for single in seeds:
             source = _source(env, label, automaton, single)
             store = _Store(Path(checkpoint), settings, automaton, source) if checkpoint is not None else None
-            runs.append(_run(source, automaton, settings, single, evaluate, store, resume, advance))
+            runs.append(_run(source, automaton, settings, single, evaluate, store, resume, task))
             runs[-1].policy.formula = goal_text(goal)
     return runs[0] if is_single else CertifiedRuns(tuple(runs))
 
@@ -155,7 +156,7 @@ def _run(
     evaluate: bool,
     store: _Store | None,
     resume: bool,
-    advance: Callable[[int], None],
+    task: Task,
 ) -> CertifiedRun:
     learner = Learner(
         source,
@@ -174,7 +175,7 @@ def _run(
         while True:
             before = learner.steps
             why = learner.explore(settings.steps)
-            advance(learner.steps - before)
+            task.advance(steps=learner.steps - before)
             if why == ex.LOST:
                 # Without resets some rows cannot be reached again. Take what can be had, then give up.
                 if is_lost and learner.steps == before:
@@ -312,6 +313,7 @@ class _Store:
         wishes = learner.wishes
         wishes.quota = data["quota"]
         wishes.watch, wishes.fresh_quota = bool(data["watch"]), int(data["fresh_quota"])
+        wishes.depth, wishes.reach = data["depth"], float(data["reach"])
         book.tally[N_OPEN] = np.count_nonzero(wishes.quota)
         source = learner.source
         if isinstance(source, ModelSource):
@@ -336,6 +338,8 @@ class _Store:
             "quota": wishes.quota,
             "watch": np.array(wishes.watch),
             "fresh_quota": np.array(wishes.fresh_quota),
+            "depth": wishes.depth,
+            "reach": np.array(wishes.reach),
             "position": source.position,
             "rng": source.rng,
             "trace": np.array(trace),

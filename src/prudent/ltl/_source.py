@@ -54,6 +54,8 @@ class ModelSource:
             patience,
             wishes.watch,
             wishes.fresh_quota,
+            wishes.depth,
+            wishes.reach,
             book,
             self.actions,
             wishes.quota,
@@ -147,7 +149,8 @@ class EnvSource:
                 self.position[0] = -1
 
     def _note(self, book: Book, row: int, wishes: Wishes) -> bool:
-        is_new = ex.note(book, self.actions, wishes.quota, row, self.position[0], wishes.fresh_quota)
+        state, fresh = int(self.position[0]), wishes.fresh_quota
+        is_new = ex.note(book, self.actions, wishes.quota, row, state, fresh, wishes.depth, wishes.reach)
         return bool(is_new) and wishes.watch
 
     def _state(self, book: Book, observation: Any, is_over: bool) -> int:
@@ -202,4 +205,5 @@ def _automata(next_q: np.ndarray, accepting: np.ndarray, epsilon: np.ndarray, au
         epsilon=epsilon,
         initial=automaton.initial,
         all_sets=np.uint64((1 << automaton.n_sets) - 1),
+        is_trap=np.array([automaton.is_trap(q) for q in range(automaton.n_states)]),
     )

@@ -224,6 +224,7 @@ def induced(table: Table, automata: Automata, policy: np.ndarray) -> tuple[Table
         epsilon=automata.epsilon,
         initial=automata.initial,
         all_sets=automata.all_sets,
+        is_trap=automata.is_trap,
     )
     return Table(*chain), judge
 

@@ -1,4 +1,4 @@
-"""CEVAE: causal effect variational autoencoder (Louizos et al., 2017), with a continuous or discrete treatment.
+"""CEVAE: causal effect variational autoencoder (Louizos et al., 2017), with Gaussian treatment and outcome.
 
 A latent z is inferred from proxies, treatment and outcome, q(z | x, t, y), such that p(z) p(x | z) p(t | z) p(y | t, z)
 explains the data; then E[Y | do(a)] is the mean of E[y | a, z] over the units' z. Proxies (W, V) and context are x. The

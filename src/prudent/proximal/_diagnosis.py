@@ -28,13 +28,14 @@ class ProximalDiagnosis:
     """Strength of the proxies, fit of the nuisances and the moment. ``print`` shows a table.
 
     ``strength`` has one entry per column of the outcome proxy, ``weakest`` that of the linear combination of columns
-    that the treatment proxies move least. ``moment_is_audited`` says that the moment was measured on rows that had no
-    part in the fit. ``kept`` is the share of variance that compressed roles retain.
+    that the treatment proxies move least (of a picture's components: most). ``n_proxies`` counts outcome and treatment
+    proxies, a category of L levels as L - 1. ``moment_is_audited`` says that the moment was measured on rows that had
+    no part in the fit. ``kept`` is the share of variance that compressed roles retain.
     """
 
     n_rows: int
     proxy_names: tuple[str, ...]
-    n_treatment_proxies: int
+    n_proxies: tuple[int, int]
     strength: tuple[Strength, ...]
     weakest: Strength
     proxy_r2: tuple[float, ...]
@@ -53,6 +54,7 @@ class ProximalDiagnosis:
         residual: Matrix,
         *,
         proxy_names: tuple[str, ...],
+        n_proxies: tuple[int, int],
         kept: dict[str, float],
         seed: int,
         groups: Any = None,
@@ -73,9 +75,10 @@ class ProximalDiagnosis:
         return cls(
             n_rows=len(y),
             proxy_names=proxy_names,
-            n_treatment_proxies=parts["treatment_proxy"].shape[1],
+            n_proxies=n_proxies,
             strength=tuple(partial_strength(*column) for column in zip(w.T, predicted.T, without.T, strict=True)),
-            weakest=weakest_direction(w, predicted, without),
+            # Most components of a picture are noise, which no proxy moves: there the strongest decides.
+            weakest=extreme_direction(w, predicted, without, -1 if "outcome_proxy" in kept else 0),
             proxy_r2=proxy_r2,
             outcome_r2=r_squared(y, fitted[:, : y.shape[1]]),
             moment=audited or residual_moment(residual, c, seed=seed, groups=groups),
@@ -98,9 +101,9 @@ class ProximalDiagnosis:
                 f"F = {self.weakest_f:.1f}, below {WEAK_F:.0f}). One of them may know nothing about the confounder, or "
                 "the treatment may reveal it; the effect may be far off. See diagnose()."
             )
-        if self.n_treatment_proxies < len(self.proxy_names) and not self.kept:
+        if self.n_proxies[0] > self.n_proxies[1] and not self.kept:
             found.append(
-                f"{len(self.proxy_names)} outcome proxies but {self.n_treatment_proxies} treatment proxies: the bridge "
+                f"{self.n_proxies[0]} outcome proxies but {self.n_proxies[1]} treatment proxies: the bridge "
                 "has more arguments than the data give equations. Are the proxies swapped?"
             )
         if self.moment_is_audited and self.moment.value > 4 * self.moment.standard_error:
@@ -122,8 +125,9 @@ class ProximalDiagnosis:
                 table.append((f"proxy strength, {name}: effective F", f"{s.effective_f:.1f}", _verdict(s)))
                 table.append((f"proxy strength, {name}: partial R2", f"{s.partial_r2:.3f}", "given the treatment"))
         if len(self.strength) > 1:
+            which = "strongest" if "outcome_proxy" in self.kept else "weakest"
             table.append(
-                ("proxy strength, weakest combination", f"{self.weakest.effective_f:.1f}", _verdict(self.weakest))
+                (f"proxy strength, {which} combination", f"{self.weakest.effective_f:.1f}", _verdict(self.weakest))
             )
         names = self.proxy_names if len(self.proxy_r2) == len(self.proxy_names) else ()
         for name, r2 in zip(names[:8], self.proxy_r2, strict=False):
@@ -162,8 +166,8 @@ class ProximalDiagnosis:
         return cls(**fields)
 
 
-def weakest_direction(w: Matrix, predicted: Matrix, without: Matrix) -> Strength:
-    """Strength of the linear combination of the columns of ``w`` that is explained least.
+def extreme_direction(w: Matrix, predicted: Matrix, without: Matrix, place: int) -> Strength:
+    """Strength of the linear combination of the columns of ``w`` that is explained least (``place`` 0) or best (-1).
 
     ``predicted`` and ``without`` are out-of-fold means of ``w`` with and without the treatment proxies.
     """
@@ -176,7 +180,7 @@ def weakest_direction(w: Matrix, predicted: Matrix, without: Matrix) -> Strength
     cross = explained.T @ free / len(w)
     total = free.T @ free / len(w) + 1e-9 * np.eye(w.shape[1])
     _, vectors = eigh((cross + cross.T) / 2, total)
-    direction = vectors[:, 0]
+    direction = vectors[:, place]
     return partial_strength(free @ direction, explained @ direction, np.zeros(len(w)))
 
 

@@ -16,7 +16,7 @@ from prudent.cmr._arrays import Matrix, as_matrix, is_discrete
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._pmmr import PENALTIES, PMMR, WIDTHS, smoothest, solve_moments
-from prudent.cmr._problem import check_count, check_positive
+from prudent.cmr._problem import check_candidates, check_count, check_positive
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel
 from prudent.proximal._direct import DirectEffect, Proxies, mean_over_units
 
@@ -72,8 +72,11 @@ class PKDR(DirectEffect):
 
     def treatment_bridge(self, treatment: Any, treatment_proxy: Any, context: Any = None) -> np.ndarray:
         """q(a, v, x), shape (n,)."""
+        self._check_fitted()
         parts = [treatment, treatment_proxy] + ([] if context is None else [context])
-        return (self.basis_(np.hstack([as_matrix("argument", part) for part in parts])) @ self.coefficient_)[:, 0]
+        rows = np.hstack([as_matrix("argument", part) for part in parts])
+        rows = as_matrix("treatment, treatment_proxy and context", rows, n_columns=self.basis_.landmarks.shape[1])
+        return (self.basis_(rows) @ self.coefficient_)[:, 0]
 
     def _fit(self, data: Proxies, seed: int) -> None:
         check_count("n_landmarks", self.n_landmarks)
@@ -81,6 +84,7 @@ class PKDR(DirectEffect):
         for name in ("moment_bandwidth", "local_bandwidth"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
+        check_candidates("bandwidths", self.bandwidths)
         if self.outcome_bridge is not None and not isinstance(self.outcome_bridge, MomentEstimator):
             raise TypeError(f"outcome_bridge must be a moment estimator, got {type(self.outcome_bridge).__name__}.")
         x = np.hstack([data.treatment, data.outcome_proxy, data.context])

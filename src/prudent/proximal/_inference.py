@@ -15,9 +15,10 @@ which h may be wrong: constant and columns if the fitted h is linear (the score 
 squares), else also squares, products and h itself.
 
 What it assumes: rows (or groups) are independent; the bridge is identified (see the proxies' strength in
-``diagnose``); errors of h outside the span of the features are small beside the standard error. The last is a real
-assumption: with a continuous treatment E[h(a, W)] at a point has no root-n estimator without one, and far from the
-observed treatments neither the effect nor its standard error is worth much.
+``diagnose``); h, which is fitted on the same rows, is smooth enough for its residuals there to speak for new rows (the
+conditional means are cross-fitted, h is not); errors of h outside the span of the features are small beside the
+standard error. The last is a real assumption: with a continuous treatment E[h(a, W)] at a point has no root-n estimator
+without one, and far from the observed treatments neither the effect nor its standard error is worth much.
 """
 
 import dataclasses
@@ -135,6 +136,8 @@ class Features:
 
 
 def _is_linear(x: Matrix, h: Matrix) -> bool:
+    if x.shape[1] + 1 >= len(x):
+        return False  # Anything is linear in as many columns as rows.
     design = np.hstack([np.ones((len(x), 1)), x])
     left = h - design @ np.linalg.lstsq(design, h, rcond=None)[0]
     # Networks compute in single precision.
@@ -187,13 +190,15 @@ class Correction:
         # E[features E[features | C]'] from the features themselves on the left: a first stage that shrinks, as ridge
         # does, then changes the scale of the instruments and not the solution.
         grams = np.stack([self.values[r].T @ self.conditional[r] for r in rows])
+        # The criterion needs a square, which the product above, not being symmetric, is not: it could fall for ever.
+        squares = [self.conditional[r].T @ self.conditional[r] for r in rows]
         means = np.stack([at_treatment[r].sum(axis=0) for r in rows])
         gram, mean, n = grams.sum(axis=0), means.sum(axis=0), len(self.fold)
         loss = np.zeros(len(PENALTIES))
-        for r, held_gram, held_mean in zip(rows, grams, means, strict=True):
+        for r, held_gram, square, held_mean in zip(rows, grams, squares, means, strict=True):
             rest = n - r.sum()
             paths = _ridge_path((gram - held_gram) / rest, (mean - held_mean) / rest)
-            loss += [b @ held_gram @ b / 2 - held_mean @ b for b in paths]
+            loss += [b @ square @ b / 2 - held_mean @ b for b in paths]
         return _ridge_path(gram / n, mean / n)[int(np.argmin(loss))]
 
     def to_arrays(self) -> dict[str, np.ndarray]:

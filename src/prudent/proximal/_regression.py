@@ -19,6 +19,7 @@ from prudent.cmr._arrays import numeric_columns
 from prudent.cmr._base import check_seed
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.proximal._compress import Compression
+from prudent.proximal._copies import check_copies
 from prudent.proximal._diagnosis import ProximalDiagnosis
 from prudent.proximal._inference import Correction, Interval
 
@@ -117,32 +118,38 @@ class ProximalRegression:
             given = {name: flatten_pictures(value) for name, value in given.items()}
         roles, matrices = read_roles(data, given, TITLES, REQUIRED)
         groups = read_groups(data, groups)
-        check_varying(roles, matrices, REQUIRED)
+        check_varying(roles, matrices, REQUIRED, wide=WIDE)
         y = matrices["outcome"]
         matrices.setdefault("context", np.empty((len(y), 0)))
-        _check_copies(roles, matrices)
-        self.roles_ = roles
-        self.compression_ = self._compressions(matrices)
-        parts = {name: self._compressed(name, matrix) for name, matrix in matrices.items() if name != "outcome"}
+        check_copies({name: _column_blocks(role, matrices[name]) for name, role in roles.items() if name != "outcome"})
+        compression = self._compressions(matrices)
+        parts = {
+            name: compression[name](matrix) if name in compression else matrix
+            for name, matrix in matrices.items()
+            if name != "outcome"
+        }
         x = np.hstack([parts["treatment"], parts["outcome_proxy"], parts["context"]])
         c = np.hstack([parts["treatment"], parts["treatment_proxy"], parts["context"]])
-        estimator = self._prepared(parts)
-        self.estimator_ = estimator.fit(y, x, c, seed=int(self.seed), groups=groups)
-        self.treatment_range_ = np.stack([matrices["treatment"].min(axis=0), matrices["treatment"].max(axis=0)])
-        # The proxies and contexts to average over; they are saved with the model, which could not do its work without.
-        self.sample_ = np.hstack([parts["outcome_proxy"], parts["context"]])
-        h = self.estimator_.predict(x)
-        self.correction_ = Correction.of(y, x, c, h, seed=int(self.seed), groups=groups)
-        self.diagnosis_ = ProximalDiagnosis.of(
-            self.estimator_,
+        estimator = self._prepared(parts).fit(y, x, c, seed=int(self.seed), groups=groups)
+        h = estimator.predict(x)
+        correction = Correction.of(y, x, c, h, seed=int(self.seed), groups=groups)
+        diagnosis = ProximalDiagnosis.of(
+            estimator,
             y,
             parts,
             y - h,
-            proxy_names=self._proxy_names(parts["outcome_proxy"].shape[1]),
-            kept={name: part.kept for name, part in self.compression_.items()},
+            proxy_names=_proxy_names(roles["outcome_proxy"], parts["outcome_proxy"].shape[1]),
+            n_proxies=(_freedom(roles["outcome_proxy"]), _freedom(roles["treatment_proxy"])),
+            kept={name: part.kept for name, part in compression.items()},
             seed=int(self.seed),
             groups=groups,
         )
+        # Only now: a fit that fails leaves an earlier one as it was.
+        self.roles_, self.compression_, self.estimator_ = roles, compression, estimator
+        self.correction_, self.diagnosis_ = correction, diagnosis
+        self.treatment_range_ = np.stack([matrices["treatment"].min(axis=0), matrices["treatment"].max(axis=0)])
+        # The proxies and contexts to average over; they are saved with the model, which could not do its work without.
+        self.sample_ = np.hstack([parts["outcome_proxy"], parts["context"]])
         for text in self.diagnosis_.warnings():
             warnings.warn(text, stacklevel=2)
         return self
@@ -150,14 +157,14 @@ class ProximalRegression:
     def effect(self, treatment: Any, *, return_error: bool = False) -> Any:
         """E[Y | do(a)], the mean of the bridge h(a, W, context) over the observed proxies and contexts.
 
-        Returns shape (n,) or (n, outcomes); with ``return_error`` a pair (effect, standard error). The standard error
-        covers the spread of W and the noise of h, see :meth:`interval`.
+        Returns shape (n,) or (n, outcomes). With ``return_error`` a pair: the debiased effect, to which the standard
+        error belongs, and the standard error (spread of W and noise of h), as in :meth:`interval`.
         """
         self._check_fitted()
         encoded = self._encode_treatment(treatment)
         if return_error:
             found = self.interval(treatment)
-            return found.plug_in, found.standard_error
+            return found.value, found.standard_error
         values = np.stack([h.mean(axis=0) for _, h in self._bridge_over(encoded, self._subset(len(encoded)))])
         return values[:, 0] if values.shape[1] == 1 else values
 
@@ -240,6 +247,7 @@ class ProximalRegression:
             "compression": {name: part.kept for name, part in self.compression_.items()},
             "diagnosis": self.diagnosis_.to_json(),
             "seed": int(self.seed),
+            "compress": self.compress,
         }
         own = {"sample": self.sample_, "treatment_range": self.treatment_range_}
         for name, part in self.compression_.items():
@@ -253,7 +261,7 @@ class ProximalRegression:
         """Rebuild from what :meth:`save` wrote."""
         from prudent.cmr import estimator_from_state
 
-        model = cls(seed=record["seed"])
+        model = cls(seed=record["seed"], compress=record["compress"])
         inner = {k.removeprefix("estimator."): v for k, v in arrays.items() if k.startswith("estimator.")}
         model.estimator_ = estimator_from_state(record["estimator"], inner)
         model.estimator = model.estimator_
@@ -299,13 +307,6 @@ class ProximalRegression:
     def _compressed(self, name: str, matrix: np.ndarray) -> np.ndarray:
         return self.compression_[name](matrix) if name in self.compression_ else matrix
 
-    def _proxy_names(self, width: int) -> tuple[str, ...]:
-        columns = self.roles_["outcome_proxy"].columns
-        names = tuple(
-            c.name if c.levels is None else f"{c.name}={level}" for c in columns for level in c.levels or ("",)
-        )
-        return names if len(names) == width else tuple(f"component {j}" for j in range(width))
-
     def _encode_treatment(self, treatment: Any) -> np.ndarray:
         encoded = self.roles_["treatment"].encode(flatten_pictures(treatment))
         return self._compressed("treatment", encoded)
@@ -335,15 +336,19 @@ def flatten_pictures(value: Any) -> Any:
     return value
 
 
-def _check_copies(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
-    """A proxy that equals the treatment, the context or the other proxy cannot do its work."""
-    seen: dict[int, str] = {}
-    for name in ("treatment", "context", "outcome_proxy", "treatment_proxy"):
-        for j in range(matrices[name].shape[1]):
-            key = hash(matrices[name][:, j].tobytes())
-            if key in seen and seen[key] != name and roles[name].categorical_positions == set():
-                raise DataError(
-                    f"{TITLES[name]} column {j} equals a column of the {TITLES[seen[key]].lower()}: a variable cannot "
-                    "stand in two roles. Drop one of them."
-                )
-            seen.setdefault(key, name)
+def _column_blocks(role: Role, matrix: np.ndarray) -> list[np.ndarray]:
+    """The encoded columns of a role: one block for each column of the data, categories with all their indicators."""
+    ends = np.cumsum([column.width for column in role.columns])
+    return [matrix[:, end - column.width : end] for column, end in zip(role.columns, ends, strict=True)]
+
+
+def _freedom(role: Role) -> int:
+    """How many numbers a role's columns stand for: a category of L levels for L - 1."""
+    return sum(column.width - (column.levels is not None) for column in role.columns)
+
+
+def _proxy_names(role: Role, width: int) -> tuple[str, ...]:
+    names = tuple(
+        c.name if c.levels is None else f"{c.name}={level}" for c in role.columns for level in c.levels or ("",)
+    )
+    return names if len(names) == width else tuple(f"component {j}" for j in range(width))

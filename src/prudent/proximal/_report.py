@@ -57,23 +57,24 @@ def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, l
     if ax is None:
         _, ax = plt.subplots(figsize=(6, 4), layout="constrained")
     names = model.roles_["outcome"].names
-    reach = (found.upper - found.lower) / 2
-    plug_in, reach = (np.reshape(v, (len(treatments), -1)) for v in (found.plug_in, reach))
+    shape = (len(treatments), -1)
+    plug_in, value, lower, upper = (
+        np.reshape(v, shape) for v in (found.plug_in, found.value, found.lower, found.upper)
+    )
     for number in range(plug_in.shape[1]):
         label = "estimated effect" if plug_in.shape[1] == 1 else names[number]
-        middle, half = plug_in[:, number], reach[:, number]
+        interval = f"debiased, {level:.0%} interval" if number == 0 else None
+        middle, low, high = value[:, number], lower[:, number], upper[:, number]
         if is_curve:
-            (line,) = ax.plot(treatments, middle, label=label)
-            ax.fill_between(
-                treatments,
-                middle - half,
-                middle + half,
-                color=line.get_color(),
-                alpha=0.2,
-                label=f"{level:.0%} interval, pointwise" if number == 0 else None,
-            )
+            (line,) = ax.plot(treatments, plug_in[:, number], label=label)
+            ax.plot(treatments, middle, ":", color=line.get_color(), linewidth=1)
+            ax.fill_between(treatments, low, high, color=line.get_color(), alpha=0.2, label=interval)
         else:
-            ax.errorbar([str(a) for a in treatments], middle, half, fmt="o", label=label)
+            places = [str(a) for a in treatments]
+            (points,) = ax.plot(places, plug_in[:, number], "o", label=label)
+            ax.errorbar(
+                places, middle, [middle - low, high - middle], fmt=".", color=points.get_color(), label=interval
+            )
     if truth is not None:
         ax.plot(
             treatments if is_curve else [str(a) for a in treatments],
