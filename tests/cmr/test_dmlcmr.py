@@ -223,9 +223,9 @@ def test_bad_settings():
         DMLCMR(0).fit(*arrays, seed=0)
     with pytest.raises(DataError, match="n_folds=60 needs at least two units per fold, got 100 rows"):
         DMLCMR(60).fit(*arrays, seed=0)
-    with pytest.raises(DataError, match="discrete names column 7"):
+    with pytest.raises(DataError, match="discrete must be 'auto' or a list of column numbers"):
         DMLCMR(2, discrete=(7,)).fit(*arrays, seed=0)
-    with pytest.raises(DataError, match="discrete must be 'auto' or column numbers"):
+    with pytest.raises(DataError, match="discrete must be 'auto' or a list of column numbers"):
         DMLCMR(2, discrete="yes").fit(*arrays, seed=0)
     with pytest.raises(NotFittedError, match="not fitted"):
         DMLCMR().predict([[1.0]])

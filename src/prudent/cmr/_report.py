@@ -69,7 +69,7 @@ def strengths(actual: Matrix, predicted: Matrix, without: np.ndarray) -> tuple[S
 
     ``predicted`` is the out-of-fold mean of the actions, ``without`` (2, n, d) twice the same with the instruments
     permuted, by independent permutations. Subtracting it on both sides removes what the context explains, which would
-    otherwise count as strength. One and the same on both sides would count its own noise as strength.
+    otherwise count as strength; a single one would count its own noise as strength.
     """
     columns = zip(actual.T, predicted.T, without[0].T, without[1].T, strict=True)
     return tuple(partial_strength(*parts) for parts in columns)
@@ -80,21 +80,24 @@ def partial_strength(
 ) -> Strength:
     """Strength of the instruments for one action, given the context; see :func:`strengths`.
 
-    Without an independent ``without_again`` the same ``without`` is subtracted on both sides. With one constructed
-    instrument the effective F of Montiel Olea and Pflueger is the heteroskedasticity-robust F. A negative slope, which
-    noise produces out of fold, is no strength.
+    Products take one of the two ``without`` on each side, so that their noise has mean zero (without a second one they
+    take the same). With one constructed instrument the effective F of Montiel Olea and Pflueger is the
+    heteroskedasticity-robust F. A negative slope, which noise produces out of fold, is no strength.
     """
-    a, z = actual - without, predicted - (without if without_again is None else without_again)
-    a, z = a - a.mean(), z - z.mean()
-    if z @ z <= 1e-12 * (a @ a):
+    both = (without, without if without_again is None else without_again)
+    a, z = ([centred(part - w) for w in both] for part in (actual, predicted))
+    zz, aa, za = z[0] @ z[1], a[0] @ a[1], (z[0] @ a[1] + z[1] @ a[0]) / 2
+    if zz <= 1e-12 * aa or za <= 0:
         return Strength(0.0, 0.0)
-    slope = (z @ a) / (z @ z)
-    variance = np.sum((z * (a - slope * z)) ** 2) / (z @ z) ** 2
-    if slope <= 0:
-        return Strength(0.0, 0.0)
-    return Strength(
-        float(slope**2 / variance) if variance > 0 else float("inf"), float((z @ a) ** 2 / ((z @ z) * (a @ a)))
-    )
+    slope = za / zz
+    mean_a, mean_z = (a[0] + a[1]) / 2, (z[0] + z[1]) / 2
+    variance = np.sum((mean_z * (mean_a - slope * mean_z)) ** 2) / zz**2
+    return Strength(float(slope**2 / variance) if variance > 0 else float("inf"), float(min(za**2 / (zz * aa), 1.0)))
+
+
+def centred(column: np.ndarray) -> np.ndarray:
+    """The column less its mean."""
+    return column - column.mean()
 
 
 def r_squared(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:
