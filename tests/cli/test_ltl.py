@@ -140,6 +140,8 @@ def test_unsatisfiable_formula_has_probability_zero_and_says_so():
         (["learn", "--env", "frozen-lake", "--steps", "0"], "steps must be at least 1"),
         (["learn", "--env", "frozen-lake", "--runs", "0"], "--runs must be at least 1"),
         (["learn", "--env", "frozen-lake", "--gamma", "high"], "--gamma must be a number or 'auto'"),
+        (["learn", "--env", "frozen-lake", "--p-min", "0.1"], "--p-min is for --method certified"),
+        (["learn", "--env", "frozen-lake", "--method", "certified", "--U", "0.1"], "--U is for other methods"),
         (["optimum", "frozen-lake", "--formula", "F zebra"], "'zebra'"),
         (["optimum", "frozen-lake", "--backend", "spin"], "backend must be one of"),
         (["optimum", "frozen-lake", "--constants", "N=3"], "--constants is for PRISM files"),
@@ -181,7 +183,12 @@ def test_certified_learning_shows_bounds_and_writes_files(tmp_path: Path):
     command = ["ltl", "learn", "--env", "frozen-lake", "--method", "certified", "--seed", "1000"]
     text = ask(*command, "--out", tmp_path)
     assert "With confidence 0.95" in text
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bounds.png", "policy.json", "visits.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "bounds.png",
+        "certificate.json",
+        "policy.json",
+        "visits.png",
+    ]
     (row,) = json.loads(ask(*command, "--json"))
     assert (row["policy at least"], row["optimum at most"], row["certified"]) == (1.0, 1.0, True)
 

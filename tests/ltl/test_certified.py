@@ -210,7 +210,7 @@ def test_frozen_lake_is_certified_with_exactly_one():
     assert run.curve.final == 1.0
     assert "confidence 0.95" in str(c)
     assert "0.333333" in c.assumption
-    assert "[1.0000, 1.0000]" in repr(run)
+    assert "policy in [1, 1]" in repr(run)
     assert run.visits.sum() + c.resets == c.steps
 
 
@@ -293,7 +293,8 @@ def test_several_first_states_are_learnt():
     P = np.zeros((3, 1, 3))
     P[0, 0, 0] = P[1, 0, 1] = P[2, 0, 2] = 1
     mdp = ltl.LabelledMDP.from_arrays(P, {"a": [1]}, initial=[0.25, 0.75, 0.0])
-    run = certify(mdp, "F a", p_min=0.25, epsilon=0.1)
+    assert mdp.minimum_probability == 0.25
+    run = certify(mdp, "F a", epsilon=0.1)
     c = run.certificate
     assert c.is_certified
     assert c.lower <= 0.75 <= c.upper
@@ -404,10 +405,96 @@ def test_checkpoint_continues_a_run(tmp_path):
         certify(GATE, GATE.goal, steps=3000, checkpoint=file, resume=True)
 
 
+class Coin(gymnasium.Env):
+    """One toss, then over."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 1 + int(self.np_random.random() < 0.5), 0.0, True, False, {}
+
+
+def toss_label(observation):
+    return {"a"} if observation == 2 else set()
+
+
+def test_resuming_does_not_count_old_draws_again(tmp_path):
+    """An environment that were reseeded by every resume would show the same tosses again and again."""
+    wrong = 0
+    for seed in range(1000, 1006):
+        for part in range(1, 16):
+            run = certify(
+                Coin(),
+                "F a",
+                p_min=0.2,
+                label=toss_label,
+                steps=40 * part,
+                seed=seed,
+                checkpoint=tmp_path / f"{seed}.npz",
+                resume=True,
+            )
+        wrong += not run.certificate.lower <= 0.5 <= run.certificate.upper
+    assert wrong == 0
+
+
+def test_a_checkpoint_belongs_to_one_model_and_seed(tmp_path):
+    file, continued = tmp_path / "run.npz", {"steps": 300, "resume": True}
+    P = np.zeros((2, 1, 2))
+    P[0, 0], P[1, 0] = [0.5, 0.5], [0, 1]
+    model = ltl.LabelledMDP.from_arrays(P, {"a": [1]})
+    P[0, 0] = [0.25, 0.75]
+    other = ltl.LabelledMDP.from_arrays(P, {"a": [1]})
+    certify(model, "F a", p_min=0.2, steps=20, checkpoint=file)
+    for env, seed in ((model, 7), (other, 1000)):
+        with pytest.raises(ValueError, match="another goal, environment, seed"):
+            certify(env, "F a", p_min=0.2, seed=seed, checkpoint=file, **continued)
+    for damage in (b"", file.read_bytes()[:100]):
+        file.write_bytes(damage)
+        with pytest.raises(ValueError, match="is not a checkpoint"):
+            certify(model, "F a", p_min=0.2, checkpoint=file, **continued)
+
+
+def test_without_resets_learning_ends_where_nothing_can_be_reached():
+    P = np.zeros((4, 1, 4))
+    P[0, 0, [1, 2]] = P[1, 0, [0, 3]] = P[2, 0, [0, 2]] = 0.5
+    P[3, 0, 3] = 1
+    mdp = ltl.LabelledMDP.from_arrays(P, {"a": [3], "h": [2]})
+    for seed in range(10):
+        run = certify(mdp, "(F a) & (G !h)", p_min=0.35, epsilon=0.02, resets=False, seed=seed, steps=5000)
+        assert run.certificate.steps <= 5000
+
+
+def test_bounds_are_rounded_outwards():
+    from prudent.ltl._certificate import rounded_down, rounded_up
+
+    assert (rounded_down(0.99996), rounded_up(0.00004)) == ("0.9999", "0.0001")
+    assert (rounded_down(1.0), rounded_up(0.0)) == ("1", "0")
+
+
+def test_the_likelihood_ratio_keeps_its_digits_for_small_epsilon():
+    for epsilon in (0.05, 1e-3, 1e-6):
+        v = concentration(epsilon)
+        mean = sum(math.exp(log_ratio(0.5, k, 20, v)) * math.comb(20, k) * 0.5**20 for k in range(21))
+        assert mean == pytest.approx(1.0, abs=1e-5)
+
+
+def test_labels_are_sets_of_names():
+    with pytest.raises(TypeError, match="label must return the propositions"):
+        certify(Coin(), "F a", p_min=0.2, label=lambda observation: "a", steps=10)
+    with pytest.warns(UserWarning, match="true in no state seen: gaol"):
+        certify(Coin(), "F gaol", p_min=0.2, label=toss_label, steps=5)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"p_min": None}, "needs p_min"),
+        ({"epsilon": 1e-9}, "epsilon must be below 1 and at least 1e-06"),
+        ({"steps": 2.5}, "steps must be a whole number"),
         ({"p_min": 0.0}, "p_min must be in"),
         ({"p_min": 1.5}, "p_min must be in"),
         ({"confidence": 1.0}, "confidence must be"),

@@ -2,6 +2,7 @@
 
 import io
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from html import escape
 from typing import Any
@@ -106,16 +107,26 @@ def _curves(axes: Any, sweep: Sweep, figure: Figure) -> None:
     number = 0
     for method in sweep.experiment.methods:
         for point in sweep.experiment.points():
-            by_x: dict[float, list[float]] = {}
-            for xs, ys in sweep.curves(method.name, point, figure.x, figure.y):
-                for x, y in zip(xs, ys, strict=True):
-                    by_x.setdefault(x, []).append(y)
+            curves = sweep.curves(method.name, point, figure.x, figure.y)
             label = ", ".join(text for text in (method.title, point_label(point)) if text)
-            _band(axes, sweep, number, label, sorted(by_x.items()))
+            # Runs that were looked at at different x keep their last value until the next look.
+            is_stepped = len({tuple(xs) for xs, _ in curves}) > 1
+            _band(axes, sweep, number, label, _by_x(curves), is_stepped=is_stepped)
             number += 1
 
 
-def _band(axes: Any, sweep: Sweep, number: int, label: str, data: list[tuple[Any, list[float]]]) -> None:
+def _by_x(curves: list[tuple[list[float], list[float]]]) -> list[tuple[float, list[float]]]:
+    """Values of all runs at every x, each the last one known; from where all runs have begun."""
+    if not curves:
+        return []
+    begin = max(xs[0] for xs, _ in curves)
+    places = sorted({x for xs, _ in curves for x in xs if x >= begin})
+    return [(x, [ys[bisect_right(xs, x) - 1] for xs, ys in curves]) for x in places]
+
+
+def _band(
+    axes: Any, sweep: Sweep, number: int, label: str, data: list[tuple[Any, list[float]]], *, is_stepped: bool = False
+) -> None:
     """Median line and quartile band; or the mean with half a standard deviation either way, as the thesis draws it."""
     if not data:
         return
@@ -128,8 +139,9 @@ def _band(axes: Any, sweep: Sweep, number: int, label: str, data: list[tuple[Any
     marker = _MARKERS[number % len(_MARKERS)] if len(xs) <= 20 else None
     # Beyond the colours, the dashes tell lines apart.
     style = ("-", "--", ":")[number // len(_COLOURS) % 3]
-    axes.plot(xs, middle, color=colour, linewidth=1.8, linestyle=style, marker=marker, markersize=5, label=label)
-    axes.fill_between(xs, low, high, color=colour, alpha=0.22, linewidth=0)
+    shape: dict[str, Any] = {"drawstyle": "steps-post"} if is_stepped else {"marker": marker, "markersize": 5}
+    axes.plot(xs, middle, color=colour, linewidth=1.8, linestyle=style, label=label, **shape)
+    axes.fill_between(xs, low, high, color=colour, alpha=0.22, linewidth=0, step="post" if is_stepped else None)
 
 
 def _mark_references(axes: Any, sweep: Sweep, figure: Figure, method: str, place_of: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import fnmatch
 import importlib
 import os
 import pkgutil
+import sys
 from collections.abc import Sequence
 
 from prudent.bench import experiments
@@ -14,6 +15,8 @@ def load_all() -> dict[str, Experiment]:
     """All known experiments by name, sorted."""
     modules = [info.name for info in pkgutil.walk_packages(experiments.__path__, experiments.__name__ + ".")]
     extra = [name.strip() for name in os.environ.get("PRUDENT_BENCH", "").split(",") if name.strip()]
+    if extra and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # A module of the user's stands where the command is typed.
     found: dict[str, Experiment] = {}
     for module_name in [*modules, *extra]:
         for experiment in _experiments_of(module_name):

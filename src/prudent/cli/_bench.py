@@ -16,11 +16,14 @@ _Folder = Annotated[Path, typer.Argument(help="Folder of records, as given to 'b
 
 
 @app.command("list")
-def list_experiments(as_json: Json = False) -> None:
+def list_experiments(
+    names: Annotated[list[str] | None, typer.Argument(help="Names or patterns such as 'iv/*'; none: all.")] = None,
+    as_json: Json = False,
+) -> None:
     """List the experiments, with the time they take on this machine's cores."""
     from prudent.bench._threads import available_cores
 
-    experiments = bench.find([])
+    experiments = bench.find(names or [])
     cores = len(available_cores())
     rows = [
         {
@@ -42,20 +45,23 @@ def list_experiments(as_json: Json = False) -> None:
 
     from prudent.bench._report import duration
 
+    console = Console()
+    has_titles = console.width >= 110
     table = Table()
     # The names are to be typed, so they are never shortened.
     table.add_column("name", no_wrap=True, overflow="ignore", min_width=max(len(row["name"]) for row in rows))
-    for head in ("title", "methods", "cells", f"time, {cores} cores", "quick"):
+    for head in (*(["title"] if has_titles else []), "methods", "cells", f"time, {cores} cores", "quick"):
         table.add_column(head)
     for row in rows:
         times = duration(row["estimate_seconds"]), duration(row["quick_estimate_seconds"])
-        table.add_row(row["name"], row["title"], str(len(row["methods"])), str(row["cells"]), *times)
-    Console().print(table)
+        title = [row["title"]] if has_titles else []
+        table.add_row(row["name"], *title, str(len(row["methods"])), str(row["cells"]), *times)
+    console.print(table)
 
 
 @app.command("run")
 def run_experiments(
-    names: Annotated[list[str] | None, typer.Argument(help="Names or patterns such as 'iv/*'; none: all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Names or patterns such as 'iv/*'.")] = None,
     runs: Annotated[int | None, typer.Option(help="Runs per cell, seeds 0..RUNS-1; default: the definition's.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small settings: a check that everything works.")] = False,
     engine: Annotated[str, typer.Option(help="'local' (processes) or 'ray' (cluster at RAY_ADDRESS).")] = "local",
@@ -68,6 +74,9 @@ def run_experiments(
     """Run experiments; each finished cell is one JSON line under OUT."""
     if retry_errors and not resume:
         raise bench.BenchError("--retry-errors works on existing records: add --resume")
+    if not names and not quick:
+        hours = sum(experiment.estimate_seconds() for experiment in bench.find([])) / 3600
+        raise bench.BenchError(f"name what to run, see 'bench list'; '*' runs everything, {hours:.0f} hours of a core")
     experiments = bench.find(names or [])
     try:
         new = bench.run(

@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from prudent.cli._tables import show
 from prudent.errors import DataError, PrudentError
 
 if TYPE_CHECKING:
-    from prudent.ltl import Automaton, CertifiedRuns, Formula, LabelledMDP, LearningRun, LearningRuns
+    from prudent.ltl import Automaton, CertifiedRun, CertifiedRuns, Formula, LabelledMDP, LearningRun, LearningRuns
 
 app = typer.Typer(help="Policies for temporal-logic goals, with exact probabilities.", no_args_is_help=True)
 
@@ -88,11 +89,15 @@ def plot(
 
 @app.command()
 def learn(
+    context: typer.Context,
     env: Annotated[str, typer.Option(help=f"PRISM file, or one of {', '.join(ENVIRONMENTS)}.")],
     formula: Goal = None,
     automaton: Hoa = None,
     method: Annotated[str, typer.Option(help="certified, cf+kc, kc, cf, bozkurt, hahn or hasanbeig.")] = "cf+kc",
-    steps: Annotated[int | None, typer.Option(help="Steps of each run; default: the environment's budget.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Steps of each run; default: the environment's budget, or a million if certified."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
     runs: Annotated[int, typer.Option(help="Runs, with seeds SEED, SEED+1, ...")] = 1,
     gamma: Annotated[str, typer.Option(help="Discount of steps without reward: a number, or auto.")] = "0.99",
@@ -100,9 +105,13 @@ def learn(
     counter: Annotated[int | None, typer.Option("--K", help="Largest counter; default: the environment's.")] = None,
     confidence: Annotated[float, typer.Option(help="certified: probability that the bounds hold.")] = 0.95,
     p_min: Annotated[
-        float | None, typer.Option("--p-min", help="certified: no possible move is rarer; default: the model's rarest.")
+        str | None,
+        typer.Option("--p-min", help="certified: no possible move is rarer (0.1 or 1/3); default: the model's rarest."),
     ] = None,
     epsilon: Annotated[float, typer.Option(help="certified: how closely the probability is to be known.")] = 0.05,
+    gap: Annotated[
+        float | None, typer.Option(help="certified: how close to the optimum it is to be; default: epsilon.")
+    ] = None,
     no_resets: Annotated[bool, typer.Option("--no-resets", help="certified: learn in one run.")] = False,
     checkpoint: Annotated[Path | None, typer.Option(help="certified: file to continue from, and to write.")] = None,
     constants: Constants = "",
@@ -112,6 +121,7 @@ def learn(
     """Learn a policy without using the transition probabilities; show its exact probability, or certified bounds."""
     if runs < 1:
         raise DataError(f"--runs must be at least 1, got {runs}.")
+    _check_options(context, is_certified=method == "certified")
     if method == "certified":
         if checkpoint is not None and runs > 1:
             raise DataError(f"--checkpoint is for one run, got --runs {runs}.")
@@ -120,8 +130,13 @@ def learn(
 
             mdp = _model(env, constants)
             goal = _goal(mdp, formula, automaton)
-            options: dict[str, Any] = {"confidence": confidence, "epsilon": epsilon, "resets": not no_resets}
-            options |= {"steps": steps, "p_min": mdp.minimum_probability if p_min is None else p_min}
+            options: dict[str, Any] = {
+                "confidence": confidence,
+                "epsilon": epsilon,
+                "resets": not no_resets,
+                "gap": gap,
+            }
+            options |= {"steps": steps, "p_min": mdp.minimum_probability if p_min is None else _fraction(p_min)}
             if checkpoint is not None:
                 single = ltl.learn(
                     mdp, goal, method="certified", seed=seed, checkpoint=checkpoint, resume=True, **options
@@ -255,6 +270,13 @@ def _title(goal: "Formula | Automaton", automaton: Path | None) -> str:
     return str(goal) if automaton is None else str(automaton)
 
 
+def _fraction(text: str) -> float:
+    try:
+        return float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        raise DataError(f"--p-min must be a number or a fraction such as 1/3, got {text!r}.") from None
+
+
 def _number(option: str, text: str) -> float | str:
     if text == "auto":
         return text
@@ -311,8 +333,30 @@ def _write(found: "LearningRuns", best: float, out: Path) -> None:
     plt.close(fig)
 
 
+def _check_options(context: typer.Context, *, is_certified: bool) -> None:
+    """Refuse options that the method has no use for."""
+    of_certified = ("confidence", "p_min", "epsilon", "gap", "no_resets", "checkpoint")
+    others = ("gamma", "largest_reward", "counter") if is_certified else of_certified
+    for name in others:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = {"largest_reward": "--U", "counter": "--K"}.get(name, "--" + name.replace("_", "-"))
+            which = "other methods than certified" if is_certified else "--method certified"
+            raise DataError(f"{option} is for {which}. Leave it out, or change --method.")
+
+
+def _certificate_record(run: "CertifiedRun") -> dict[str, Any]:
+    return asdict(run.certificate) | {
+        "assumption": run.certificate.assumption,
+        "sentence": str(run.certificate),
+        "seed": run.seed,
+    }
+
+
 def _show_certified(found: "CertifiedRuns", goal: str, mdp: "LabelledMDP", out: Path | None, as_json: bool) -> None:
-    """Bounds as a table with the sentence that explains them; policy, bounds and visits as files."""
+    """Bounds as a table with the sentence that explains them; policy, certificate, bounds and visits as files."""
+    from prudent.ltl._certificate import rounded_down, rounded_up
+
     columns = [
         "seed",
         "steps",
@@ -326,11 +370,21 @@ def _show_certified(found: "CertifiedRuns", goal: str, mdp: "LabelledMDP", out: 
     rows = []
     for run in found.runs:
         c = run.certificate
-        rows.append([run.seed, c.steps, c.lower, c.policy_upper, c.upper, c.confidence, c.p_min, c.is_certified])
-    show(goal, columns, rows, as_json=as_json)
+        bounds: list[Any] = [c.lower, c.policy_upper, c.upper]
+        if not as_json:
+            # Rounded such that they stay bounds.
+            bounds = [rounded_down(c.lower), rounded_up(c.policy_upper), rounded_up(c.upper)]
+        row = [run.seed, c.steps, *bounds, c.confidence, c.p_min, c.is_certified]
+        rows.append([*row, _certificate_record(run)] if as_json else row)
+    show(goal, [*columns, "certificate"] if as_json else columns, rows, as_json=as_json)
+    best = found.best
     if not as_json:
-        for run in found.runs[:1]:
-            print(run.certificate)
+        print(best.certificate)
+        if len(found) > 1:
+            confidence = max(0.0, 1 - len(found) * (1 - best.certificate.confidence))
+            print(
+                f"(seed {best.seed}, chosen among {len(found)} runs: its bounds hold with confidence {confidence:.4g})"
+            )
     if out is None:
         return
     import matplotlib
@@ -339,15 +393,16 @@ def _show_certified(found: "CertifiedRuns", goal: str, mdp: "LabelledMDP", out: 
     import matplotlib.pyplot as plt
 
     out.mkdir(parents=True, exist_ok=True)
-    best = max(found.runs, key=lambda run: run.certificate.lower)
     best.policy.save(out / "policy.json")
+    (out / "certificate.json").write_text(_json(_certificate_record(best)) + "\n", encoding="utf-8")
     for name, draw in (("bounds.png", best.plot), ("visits.png", lambda ax: best.plot_visits(mdp, ax))):
         fig, ax = plt.subplots(figsize=(6.5, 4), layout="constrained")
         draw(ax)
         fig.savefig(out / name, dpi=130)
         plt.close(fig)
     if not as_json:
-        print(f"policy {out / 'policy.json'}, bounds {out / 'bounds.png'}, visited states {out / 'visits.png'}")
+        names = ("policy.json", "certificate.json", "bounds.png", "visits.png")
+        print("written: " + ", ".join(str(out / name) for name in names))
 
 
 def _show_value(what: str, goal: str, backend: str, value: float | Fraction, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,25 +60,36 @@ class Certificate:
     @property
     def assumption(self) -> str:
         """What the bounds rest on."""
-        return f"every transition that is possible at all has probability {self.p_min:.6g} or more"
+        return (
+            f"every transition that is possible at all, into a first state included, has probability {self.p_min:.10g} "
+            "or more"
+        )
 
     def __str__(self) -> str:
         if self.conflict is not None:
             return f"No guarantee after {self.steps:,} steps: {self.conflict}"
+        if (self.lower, self.upper) == (0.0, 1.0):
+            return f"Nothing is known after {self.steps:,} steps: the probability may be anything; {self.reason}."
         where = f", from state {self.first_state}" if self.first_state is not None else ""
         head = (
             f"With confidence {self.confidence:.4g}, if {self.assumption}: the policy satisfies the goal with "
-            f"probability {_span(self.lower, self.policy_upper)}{where}, and no policy exceeds {_digits(self.upper)}"
+            f"probability {_span(self.lower, self.policy_upper)}{where}, and no policy exceeds {rounded_up(self.upper)}"
         )
         return f"{head}. {self.steps:,} steps; {self.reason}."
 
 
 def _span(low: float, high: float) -> str:
-    return _digits(low) if low == high else f"{_digits(low)} to {_digits(high)}"
+    return rounded_down(low) if low == high else f"{rounded_down(low)} to {rounded_up(high)}"
 
 
-def _digits(value: float) -> str:
-    return f"{value:.0f}" if value in (0.0, 1.0) else f"{value:.4f}"
+def rounded_down(value: float) -> str:
+    """A lower bound in four digits that is one, too; 0 and 1 are exact and have none."""
+    return f"{value:.0f}" if value in (0.0, 1.0) else f"{math.floor(value * 1e4) / 1e4:.4f}"
+
+
+def rounded_up(value: float) -> str:
+    """The same for an upper bound."""
+    return f"{value:.0f}" if value in (0.0, 1.0) else f"{math.ceil(value * 1e4) / 1e4:.4f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,14 +139,14 @@ class CertifiedRun:
 
             ax = plt.subplots()[1]
         b = self.bounds
-        ax.fill_between(b.steps, b.lower, b.upper, step="post", alpha=0.2, color="C0", label="optimum within")
-        ax.fill_between(b.steps, b.lower, b.policy_upper, step="post", alpha=0.3, color="C0", label="policy within")
+        ax.fill_between(b.steps, b.lower, b.upper, step="post", alpha=0.15, color="C0", label="optimum within")
+        ax.fill_between(b.steps, b.lower, b.policy_upper, step="post", alpha=0.3, color="C2", label="policy within")
         ax.step(b.steps, b.lower, where="post", color="C0", linewidth=1.2)
         ax.step(b.steps, b.upper, where="post", color="C0", linewidth=1.2)
         if self.curve is not None:
             ax.step(self.curve.steps, self.curve.probability, where="post", color="C1", label="policy, exact")
         ax.set(xlabel="steps", ylabel="satisfaction probability", ylim=(-0.02, 1.02))
-        ax.legend(frameon=False, loc="center right")
+        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=3)
         return ax
 
     def plot_visits(self, mdp: LabelledMDP | None = None, ax: Axes | None = None) -> Axes:
@@ -147,7 +159,7 @@ class CertifiedRun:
 
             ax = plt.subplots()[1]
         total = self.visits.sum(axis=1).astype(float)
-        if mdp is None or mdp.shape is None or mdp.state_cells is None:
+        if not isinstance(mdp, LabelledMDP) or mdp.shape is None or mdp.state_cells is None:
             ax.bar(np.arange(len(total)), total, width=1.0)
             ax.set(xlabel="state", ylabel="samples")
             return ax
@@ -172,9 +184,10 @@ class CertifiedRun:
     def __repr__(self) -> str:
         c = self.certificate
         kind = "certified" if c.is_certified else "not certified"
+        lower = rounded_down(c.lower)
         return (
-            f"<{kind}, seed {self.seed}: policy in [{c.lower:.4f}, {c.policy_upper:.4f}], optimum in "
-            f"[{c.lower:.4f}, {c.upper:.4f}] with confidence {c.confidence:g} after {c.steps:,} steps>"
+            f"<{kind}, seed {self.seed}: policy in [{lower}, {rounded_up(c.policy_upper)}], optimum in "
+            f"[{lower}, {rounded_up(c.upper)}] with confidence {c.confidence:g} after {c.steps:,} steps>"
         )
 
 
@@ -191,9 +204,18 @@ class CertifiedRuns:
         return self.runs[i]
 
     @property
+    def best(self) -> CertifiedRun:
+        """The run with the largest lower bound. Chosen among n runs, its bounds fail n times as often as said."""
+        return max(self.runs, key=lambda run: run.certificate.lower)
+
+    @property
     def policy(self) -> Policy:
-        """The policy with the largest lower bound."""
-        return max(self.runs, key=lambda run: run.certificate.lower).policy
+        """The policy of the best run."""
+        return self.best.policy
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the bounds of the best run."""
+        return self.best.plot(ax)
 
     def __repr__(self) -> str:
         n = sum(run.certificate.is_certified for run in self.runs)

@@ -279,7 +279,10 @@ class Learner:
             self._search(np.union1d(open_rows, rows[book.visits[rows] < FEW_VISITS]))
             return "search"
         gain = self._gains(arena, low, high)
-        rows = np.flatnonzero(gain >= 0.5 * gain.max()) if gain.max() > 1e-15 else guess.used
+        # Rows of states in which an episode is over cannot be drawn.
+        is_over = guess.used >= self.source.n_observations * self.source.actions.shape[1]
+        drawable = guess.used[~is_over | (guess.used == len(book.visits) - 1)]
+        rows = np.flatnonzero(gain >= 0.5 * gain.max()) if gain.max() > 1e-15 else drawable
         self.wishes.watch, self.wishes.fresh_quota = False, 0
         self._want(rows, np.maximum(8, book.visits[rows] // 16))
         return "refine"
@@ -292,7 +295,8 @@ class Learner:
         """
         book, wishes, actions = self.book, self.wishes, self.source.actions
         n_states, n_actions = actions.shape
-        ex.depths(book, actions, n_states if self.resets else int(self.source.position[0]), wishes.depth)
+        position = int(self.source.position[0])
+        ex.depths(book, actions, n_states if self.resets or position < 0 else position, wishes.depth)
         depth = np.maximum(NEAR, wishes.depth[np.minimum(rows // n_actions, n_states)])
         least = float(((1.0 + book.visits[rows]) * depth).min())
         if np.isfinite(least):

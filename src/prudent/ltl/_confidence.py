@@ -81,7 +81,8 @@ def concentration(epsilon: float) -> float:
     Where one side of an interval has to come within ``epsilon``, this is near the best for it; where both sides have
     to share ``epsilon`` (four times the visits), it is no worse than any other.
     """
-    return 0.4 / epsilon**2
+    # The gamma functions of larger numbers lose the digits that decide.
+    return min(0.4 / epsilon**2, 1e8)
 
 
 @njit(cache=True)

@@ -68,6 +68,11 @@ def learn(env: Any, goal: Goal, *, method: str = "cf+kc", **settings: Any) -> An
         from prudent.ltl._learn_certified import learn_certified
 
         return learn_certified(env, goal, **settings)
+    if not isinstance(env, LabelledMDP):
+        raise TypeError(
+            f"method={method!r} needs a LabelledMDP, got {type(env).__name__}. An environment is learnt from by "
+            "method='certified' with label=..., or made into a model by LabelledMDP.from_gymnasium."
+        )
     return q_learn(env, goal, method=method, **settings)
 
 

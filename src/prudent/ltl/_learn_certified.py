@@ -7,6 +7,7 @@ import json
 import os
 import warnings
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,26 @@ if TYPE_CHECKING:
     import gymnasium
 
 DEFAULT_STEPS = 1_000_000
-_VERSION = 2
+_VERSION = 3
+# Double precision does not carry closer bounds.
+MIN_EPSILON = 1e-6
+# Arrays of a checkpoint beside its key and its book.
+_PARTS = {
+    "low",
+    "high",
+    "upper",
+    "done_visits",
+    "quota",
+    "watch",
+    "fresh_quota",
+    "depth",
+    "reach",
+    "position",
+    "rng",
+    "trace",
+}
+# What reading a file that is something else may raise.
+_UNREADABLE = (OSError, EOFError, KeyError, TypeError, AttributeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 def learn_certified(
@@ -71,7 +91,8 @@ def learn_certified(
     label : callable
         Propositions that are true in an observation.
     resets : bool
-        Whether the learner may reset at will. Without, one run has to do, and the certificate is for its first state.
+        Whether the learner may reset at will. Without, one run has to do, and the certificate is for its first state;
+        an environment whose episodes end is then reset only when they end.
     steps : int, optional
         Draws from the environment at most, resets included. Default: one million.
     seed : int or sequence of int
@@ -99,7 +120,7 @@ def learn_certified(
         task = bars.start(f"certified, {len(seeds)} runs", len(seeds) * settings.steps)
         for single in seeds:
             source = _source(env, label, automaton, single)
-            store = _Store(Path(checkpoint), settings, automaton, source) if checkpoint is not None else None
+            store = _Store(Path(checkpoint), settings, automaton, source, single) if checkpoint is not None else None
             runs.append(_run(source, automaton, settings, single, evaluate, store, resume, task))
             runs[-1].policy.formula = goal_text(goal)
     return runs[0] if is_single else CertifiedRuns(tuple(runs))
@@ -111,24 +132,30 @@ def _settle(confidence, p_min, epsilon, gap, resets, steps) -> CertifiedSettings
             "method='certified' needs p_min, a lower bound on every non-zero transition probability; got none. Without "
             "such knowledge no number of samples proves an LTL goal. For a model: p_min=mdp.minimum_probability."
         )
+    gap = epsilon if gap is None else gap
+    steps = DEFAULT_STEPS if steps is None else steps
+    for name, value in (("p_min", p_min), ("confidence", confidence), ("epsilon", epsilon), ("gap", gap)):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise TypeError(f"{name} must be a number, got {value!r}.")
     if not 0.0 < p_min <= 1.0:
         raise ValueError(f"p_min must be in (0, 1], got {p_min}.")
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must be strictly between 0 and 1, got {confidence}.")
-    gap = epsilon if gap is None else gap
     for name, value in (("epsilon", epsilon), ("gap", gap)):
-        if not 0.0 < value < 1.0:
-            raise ValueError(f"{name} must be strictly between 0 and 1, got {value}.")
-    steps = DEFAULT_STEPS if steps is None else int(steps)
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}.")
+        if not MIN_EPSILON <= value < 1.0:
+            raise ValueError(
+                f"{name} must be below 1 and at least {MIN_EPSILON:g}, got {value}: floating-point numbers do not "
+                "carry closer bounds. A probability of exactly 1 is found with any epsilon."
+            )
+    if not isinstance(steps, (int, np.integer)) or steps < 1:
+        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}.")
     return CertifiedSettings(
         confidence=float(confidence),
         p_min=float(p_min),
         epsilon=float(epsilon),
         gap=float(gap),
         resets=bool(resets),
-        steps=steps,
+        steps=int(steps),
     )
 
 
@@ -137,11 +164,14 @@ def _source(env: Any, label: LabelFunction | None, automaton: Automaton, seed: i
         if label is not None:
             raise ValueError("label is for Gymnasium environments; a LabelledMDP has its labels. Leave it out.")
         return ModelSource(env, automaton, seed)
-    spaces = [type(getattr(env, name, None)).__name__ for name in ("observation_space", "action_space")]
-    if spaces != ["Discrete", "Discrete"]:
+    from gymnasium.spaces import Discrete
+
+    spaces = [getattr(env, name, None) for name in ("observation_space", "action_space")]
+    if not all(isinstance(space, Discrete) for space in spaces):
+        found = ", ".join(type(space).__name__ for space in spaces)
         raise TypeError(
             "certified learning needs a LabelledMDP, or a Gymnasium environment with Discrete observations and "
-            f"actions; got {type(env).__name__} with spaces {', '.join(spaces)}. Discretise it with a wrapper."
+            f"actions; got {type(env).__name__} with spaces {found}. Discretise it with a wrapper."
         )
     if label is None:
         raise ValueError("a Gymnasium environment needs label=..., the function from observations to propositions.")
@@ -170,7 +200,7 @@ def _run(
     if store is not None:
         trace = store.open(learner, resume)
     exact = _Exact(source) if evaluate and isinstance(source, ModelSource) else None
-    reason, is_lost, plan = "", False, None
+    reason, lost_at, plan = "", -1, None
     try:
         while True:
             before = learner.steps
@@ -178,13 +208,12 @@ def _run(
             task.advance(steps=learner.steps - before)
             if why == ex.LOST:
                 # Without resets some rows cannot be reached again. Take what can be had, then give up.
-                if is_lost and learner.steps == before:
+                if learner.steps == lost_at:
                     reason = "nothing that could narrow the bounds can be reached any more"
                     break
                 learner.want_anything()
-                is_lost = True
+                lost_at = learner.steps
                 continue
-            is_lost = False
             plan = learner.plan()
             _keep(trace, learner, plan, exact)
             if store is not None:
@@ -193,7 +222,6 @@ def _run(
                 reason = "the data contradict p_min"
                 break
             if plan.mode == "done":
-                reason = f"the bounds are as close as asked ({settings.gap:g})"
                 break
             if learner.steps >= settings.steps:
                 reason = f"the budget of {settings.steps:,} steps is spent"
@@ -203,8 +231,13 @@ def _run(
     if plan is None or trace[-1][0] != learner.steps:
         plan = learner.plan()
         _keep(trace, learner, plan, exact)
+    if plan.mode == "done":
+        reason = f"the bounds are as close as asked ({settings.gap:g})"
     if store is not None:
         store.write(learner, trace, is_final=True)
+    if isinstance(source, EnvSource) and plan.lower < 1.0 and source.unseen_propositions():
+        names = ", ".join(sorted(source.unseen_propositions()))
+        warnings.warn(f"true in no state seen: {names}. Does label return these names?", UserWarning, stacklevel=4)
     return _result(learner, plan, trace, reason, automaton, settings, seed, exact is not None)
 
 
@@ -281,11 +314,19 @@ def _result(
 class _Store:
     """A checkpoint: arrays in an ``.npz`` file, which is read without running code."""
 
-    def __init__(self, path: Path, settings: CertifiedSettings, automaton: Automaton, source: ModelSource | EnvSource):
+    def __init__(
+        self,
+        path: Path,
+        settings: CertifiedSettings,
+        automaton: Automaton,
+        source: ModelSource | EnvSource,
+        seed: int,
+    ):
         self.path = path
         # The budget may grow between runs; everything else decides what the counts mean.
         decisive = [settings.confidence, settings.p_min, settings.epsilon, settings.gap, settings.resets]
         parts = [_VERSION, decisive, automaton.to_hoa(), list(source.actions.shape), list(source.action_names)]
+        parts += [source.identity, seed]
         self._key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         self._written = 0
 
@@ -296,15 +337,28 @@ class _Store:
         if not resume:
             raise ValueError(f"the checkpoint {self.path} exists. Continue it with resume=True, or remove it.")
         try:
-            with np.load(self.path, allow_pickle=False) as stored:
+            # An open file: np.load would not close one that is empty.
+            with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as stored:
                 data = {name: stored[name] for name in stored.files}
             key = str(data["key"])
             book = Book(*(data[f"book_{name}"] for name in Book._fields))
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{self.path} is not a checkpoint of certified learning ({error}). Remove it.") from error
+            missing = _PARTS - data.keys()
+            if missing:
+                raise KeyError(f"it has no {min(missing)}")
+        except (
+            OSError,
+            EOFError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ValueError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as e:
+            raise ValueError(f"{self.path} is not a checkpoint of certified learning ({e}). Remove it.") from e
         if key != self._key:
             raise ValueError(
-                f"the checkpoint {self.path} belongs to another goal, environment or settings. "
+                f"the checkpoint {self.path} belongs to another goal, environment, seed or settings. "
                 "Use the same ones, or another file."
             )
         learner.book = book
@@ -320,6 +374,7 @@ class _Store:
             source.position[:], source.rng[:] = data["position"], data["rng"]
         else:
             source.relabel_seen(book)
+            source.reseed(learner.steps)
         return [tuple(row) for row in data["trace"].tolist()]
 
     def write(self, learner: Learner, trace: list[tuple[float, ...]], *, is_final: bool) -> None:

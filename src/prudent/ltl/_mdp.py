@@ -103,8 +103,8 @@ class LabelledMDP:
 
     @property
     def minimum_probability(self) -> float:
-        """The smallest non-zero transition probability (p_min in the thesis)."""
-        return float(self.transitions.data.min())
+        """The smallest non-zero probability of a transition or of a first state (p_min in the thesis)."""
+        return float(min(self.transitions.data.min(), self.initial[self.initial > 0].min()))
 
     def labels(self, state: int) -> frozenset[str]:
         """Propositions that hold in ``state``."""

@@ -138,6 +138,11 @@ def as_formula(goal: str | Formula) -> Formula:
 
 def check_propositions(mdp: LabelledMDP, used) -> None:
     """Refuse propositions that the model does not know; warn about those that hold in no reachable state."""
+    if not isinstance(mdp, LabelledMDP):
+        raise TypeError(
+            f"this needs a LabelledMDP, got {type(mdp).__name__}. LabelledMDP.from_gymnasium makes one of an "
+            "environment that publishes its probabilities; learn(method='certified', label=...) needs none."
+        )
     unknown = sorted(set(used) - set(mdp.propositions))
     if unknown:
         raise ValueError(

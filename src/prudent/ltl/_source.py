@@ -5,6 +5,7 @@ The learner sees states, labels, which actions exist, and draws. It never reads 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from prudent.ltl import _explore as ex
 from prudent.ltl._automaton import Automaton
-from prudent.ltl._book import CONFLICT_KIND, N_OPEN, N_RESETS, N_SLOTS, N_STEPS, NO_CONFLICT, Book
+from prudent.ltl._book import CONFLICT_KIND, N_OPEN, N_RESETS, N_SLOTS, N_STEPS, NO_CONFLICT, Book, see
 from prudent.ltl._interval import Automata
 from prudent.ltl._mdp import LabelledMDP
 from prudent.ltl._product import build_product
@@ -42,6 +43,14 @@ class ModelSource:
     @property
     def n_observations(self) -> int:
         return self.mdp.n_states
+
+    @property
+    def identity(self) -> str:
+        """Tells models apart, so that a checkpoint is not continued on another one; nothing is learnt from it."""
+        mdp = self.mdp
+        arrays = (mdp.transitions.data, mdp.transitions.indices, mdp.choice_start, mdp.letter_of, mdp.initial)
+        letters = repr([sorted(letter) for letter in mdp.letters])
+        return hashlib.sha256(b"".join(a.tobytes() for a in arrays) + letters.encode()).hexdigest()
 
     def name(self, state: int) -> str:
         return self.mdp.name(state)
@@ -102,6 +111,19 @@ class EnvSource:
         self.position = np.array([-1], np.int64)
         self._seed: int | None = seed
 
+    @property
+    def identity(self) -> str:
+        """Tells environments apart as far as their names do."""
+        return str(getattr(self.env.spec, "id", type(self.env).__name__))
+
+    def reseed(self, steps: int) -> None:
+        """Other random numbers than those of the first ``steps`` steps, which are not to be counted twice."""
+        self._seed = int(np.random.SeedSequence([self._seed or 0, steps]).generate_state(1)[0])
+
+    def unseen_propositions(self) -> set[str]:
+        """Propositions of the goal that were true in no state seen."""
+        return set(self.automaton.propositions) - set().union(*self._letters)
+
     def name(self, state: int) -> str:
         return str(state) if state < self.n_observations else f"{state - self.n_observations} (over)"
 
@@ -129,6 +151,7 @@ class EnvSource:
                 self._seed = None
                 self.position[0] = self._state(book, observation, False)
                 tally[N_RESETS] += 1
+                see(book, int(self.position[0]))
                 if may_reset or book.visits[reset_row] == 0:
                     surprised |= self._note(book, reset_row, wishes)
                 continue
@@ -172,7 +195,13 @@ class EnvSource:
 
     def relabel(self, state: int, observation: Any) -> None:
         """Enter the automaton's moves on leaving ``state``."""
-        letter = frozenset(self.label(observation)) & frozenset(self.automaton.propositions)
+        names = self.label(observation)
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise TypeError(
+                f"label must return the propositions that are true, as in {{'goal'}}; for observation {observation} it "
+                f"returned {names!r}."
+            )
+        letter = frozenset(names) & frozenset(self.automaton.propositions)
         if letter not in self._letters:
             table, accepting = self.automaton.tabulate([letter])
             self._letters[letter] = (np.asarray(table, np.int32)[:, 0], np.asarray(accepting, np.uint64)[:, 0])

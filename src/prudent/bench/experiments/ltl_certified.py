@@ -86,8 +86,14 @@ def is_wrong(lower: float, policy: float, policy_upper: float, best: float, uppe
 
 
 def run_validity(task: Task) -> dict[str, Any]:
-    """A batch of random models and specifications; the share of runs whose bounds miss the truth."""
+    """A batch of random models and specifications; the share of runs whose bounds miss the truth.
+
+    Of four models one has several first states, one is learnt in two parts from a checkpoint, one without resets.
+    """
+    import tempfile
     import warnings
+    from dataclasses import replace
+    from pathlib import Path
 
     import numpy as np
 
@@ -95,27 +101,29 @@ def run_validity(task: Task) -> dict[str, Any]:
 
     rng = np.random.default_rng([task.seed, 5])
     wrong, certified, width, n = 0, 0, 0.0, int(task.budget["models"])
-    for _ in range(n):
+    for number in range(n):
+        kind = ("plain", "several first states", "continued", "without resets")[number % 4]
         mdp, goal = random_case(rng)
+        if kind == "several first states":
+            chosen = rng.choice(mdp.n_states, size=int(rng.integers(2, 4)), replace=False)
+            mdp = replace(mdp, initial=np.isin(np.arange(mdp.n_states), chosen) / len(chosen))
         limit = int(task.budget["steps"])
         # Every other run is stopped at a random time instead of by its own rule.
         steps = int(np.exp(rng.uniform(np.log(10), np.log(limit)))) if rng.random() < 0.5 else limit
-        with warnings.catch_warnings():
+        settings = {"p_min": mdp.minimum_probability, "resets": kind != "without resets", **task.settings}
+        settings |= {"seed": int(rng.integers(2**31)), "evaluate": False, "progress": False}
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
             warnings.simplefilter("ignore")
-            best = ltl.optimum(mdp, goal)
-            run = ltl.learn(
-                mdp,
-                goal,
-                method="certified",
-                p_min=mdp.minimum_probability,
-                steps=steps,
-                seed=int(rng.integers(2**31)),
-                evaluate=False,
-                progress=False,
-                **task.settings,
-            )
-            policy = ltl.check(mdp, run.policy, goal)
-        end = run.certificate
+            if kind == "continued":
+                settings["checkpoint"] = Path(folder) / "run.npz"
+                ltl.learn(mdp, goal, method="certified", steps=max(1, steps // 2), **settings)
+                settings["resume"] = True
+            run = ltl.learn(mdp, goal, method="certified", steps=steps, **settings)
+            end = run.certificate
+            if end.first_state is not None:
+                names = [mdp.name(state) for state in range(mdp.n_states)]
+                mdp = replace(mdp, initial=np.eye(mdp.n_states)[names.index(end.first_state)])
+            best, policy = ltl.optimum(mdp, goal), ltl.check(mdp, run.policy, goal)
         wrong += is_wrong(end.lower, policy, end.policy_upper, best, end.upper) or end.conflict is not None
         certified += end.is_certified
         width += end.upper - end.lower
@@ -349,10 +357,12 @@ validity = Experiment(
     title="LTL: how often certified bounds miss the truth",
     protocol=(
         "random models of 3 to 30 states with 22 specifications, 50 in each run; confidence 0.9, epsilon 0.05, p_min "
-        "the true smallest probability; every other one stopped at a random step; a failure is a policy or an optimum "
+        "the true smallest probability; every other one stopped at a random step; of four models one has several first "
+        "states, one is continued from a checkpoint, one learnt without resets; a failure is a policy or an optimum "
         "outside its bounds."
     ),
     run_cell="prudent.bench.experiments.ltl_certified:run_validity",
+    version=2,
     methods=(Method(name="certified", settings={"confidence": 0.9}, seconds=20, quick_seconds=3),),
     runs=10,
     budget={"models": 50, "steps": 20_000},
