@@ -10,7 +10,7 @@ import pytest
 from proxy_design import linear_problem, slopes
 
 from prudent.cmr import DFPV, estimator_from_state
-from prudent.cmr._deep_features import StageBuilder, TwoStageLoss, ridge
+from prudent.cmr._deep_features import StageBuilder, TwoStageLoss, training_ridge
 from prudent.cmr._dfpv import PENALTIES, _final_stages
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import ImageSpec, MLPSpec, TrainConfig
@@ -49,7 +49,7 @@ def test_ridge_is_the_closed_form():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(30, 4)), rng.normal(size=(30, 2))
     direct = np.linalg.solve(x.T @ x + 30 * 0.1 * np.eye(4), x.T @ y)
-    np.testing.assert_allclose(ridge(jnp.asarray(x), jnp.asarray(y), 0.1), direct, atol=1e-3)
+    np.testing.assert_allclose(training_ridge(jnp.asarray(x), jnp.asarray(y), 0.1), direct, atol=1e-3)
 
 
 def test_final_stages_are_two_nested_regressions():

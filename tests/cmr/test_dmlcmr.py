@@ -11,7 +11,7 @@ from prudent.cmr import DMLCMR, Defaults
 from prudent.cmr._arrays import shared_columns
 from prudent.cmr._report import partial_strength
 from prudent.errors import DataError, NotFittedError
-from prudent.nn import MLPSpec, TrainConfig
+from prudent.nn import FoldPlan, MLPSpec, TrainConfig
 
 LINEAR = MLPSpec(widths=())
 FAST = TrainConfig(weight_decay=0.0, batch_size=64, max_steps=400, evaluate_every=100)
@@ -223,9 +223,9 @@ def test_bad_settings():
         DMLCMR(0).fit(*arrays, seed=0)
     with pytest.raises(DataError, match="n_folds=60 needs at least two units per fold, got 100 rows"):
         DMLCMR(60).fit(*arrays, seed=0)
-    with pytest.raises(DataError, match="discrete names column 7"):
+    with pytest.raises(DataError, match="discrete must be 'auto' or a list of column numbers"):
         DMLCMR(2, discrete=(7,)).fit(*arrays, seed=0)
-    with pytest.raises(DataError, match="discrete must be 'auto' or column numbers"):
+    with pytest.raises(DataError, match="discrete must be 'auto' or a list of column numbers"):
         DMLCMR(2, discrete="yes").fit(*arrays, seed=0)
     with pytest.raises(NotFittedError, match="not fitted"):
         DMLCMR().predict([[1.0]])
@@ -262,3 +262,21 @@ def test_demand_is_far_below_the_published_error():
         data = datasets.make_demand(1000, seed=seed)
         errors.append(datasets.demand_error(IVRegression(DMLCMR(5), seed=seed).fit(**data.roles())))
     assert np.median(errors) < 0.207  # published median of DML-IV at n = 1000
+
+
+def test_one_fold_is_judged_on_rows_that_were_not_trained_on(quick_estimator):
+    rng = np.random.default_rng(0)
+    z, a, e = rng.normal(size=(3, 300, 1))
+    model = quick_estimator(n_folds=1, n_repeats=7, train=TrainConfig(batch_size=64, max_steps=600, evaluate_every=600))
+    report = model.fit(a + e, a, z, seed=0).report_
+    assert report.strength[0].effective_f < 10
+    assert report.modelled_r2[0] < 0.1
+    assert report.outcome_r2[0] < 0.1
+
+
+def test_unseen_rows_of_a_plan_without_folds():
+    splits = [(np.array([2, 3]), np.array([0, 1])), (np.array([0, 1]), np.array([2, 3]))]
+    plan = FoldPlan(4, [np.arange(4)], 3, 0, [*splits, splits[0]], [])
+    outputs = np.arange(12.0).reshape(3, 4)
+    np.testing.assert_array_equal(plan.unseen.rows, [0, 1, 2, 3])
+    np.testing.assert_array_equal(plan.unseen.average(outputs), [4.0, 5.0, 6.0, 7.0])

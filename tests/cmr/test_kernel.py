@@ -8,7 +8,7 @@ from sklearn.base import clone
 import prudent
 from prudent import IVRegression, datasets
 from prudent.cmr import ControlFunction, KernelCMR, KernelIV
-from prudent.cmr._atoms import fit_atoms
+from prudent.cmr._atoms import _with_moments_of, fit_atoms
 from prudent.cmr._gp import GaussianProcess, Layout, ProductKernel, _Block, tune_kernel
 from prudent.errors import DataError, NotFittedError
 
@@ -100,7 +100,7 @@ def test_atoms_carry_mean_and_spread_of_a_law_and_the_levels_of_a_discrete_colum
     binary = (rng.random((2000, 1)) < 0.5 + 0.2 * np.tanh(c)).astype(float)
     x = np.hstack([c + 2 * binary + np.abs(c + 3) * 0.2 * rng.normal(size=c.shape), binary])
 
-    def regress(inputs, target, folds):
+    def regress(inputs, target, folds, groups):
         design = np.hstack([np.ones((len(inputs), 1)), inputs])
         fits = [
             np.linalg.lstsq(np.delete(design, rows, 0), np.delete(target, rows, 0), rcond=None)[0] for rows in folds
@@ -123,6 +123,56 @@ def test_atoms_carry_mean_and_spread_of_a_law_and_the_levels_of_a_discrete_colum
     assert np.abs(first / (1 - probability) - c[:, 0]).mean() < 0.06
     noise = atoms.value[:, :16, 0].std(axis=1)
     assert np.corrcoef(noise, np.abs(c[:, 0] + 3))[0, 1] > 0.9
+
+
+def test_draws_of_several_columns_have_the_covariance_of_the_sample():
+    rng = np.random.default_rng(0)
+    sample = rng.normal(size=(500, 3)) @ np.array([[1.0, 0.0, 0.0], [0.9, 0.3, 0.0], [0.0, -2.0, 1.0]])
+    nodes = _with_moments_of(sample, sample[:48])
+    np.testing.assert_allclose(nodes.mean(axis=0), sample.mean(axis=0), atol=1e-10)
+    np.testing.assert_allclose(np.cov(nodes.T, ddof=0), np.cov(sample.T, ddof=0), atol=1e-10)
+    # A column that does not vary among the draws is no obstacle.
+    flat = sample[:48].copy()
+    flat[:, 2] = 0.0
+    assert np.isfinite(_with_moments_of(sample, flat)).all()
+
+
+def test_a_flag_beside_a_category_and_an_absent_level_leave_it_whole():
+    rng = np.random.default_rng(0)
+    flag, level = rng.integers(2, size=(60, 1)).astype(float), np.eye(4)[rng.choice([0, 1, 3], 60)]
+    number = rng.normal(size=(60, 1))
+    layout = Layout.of(np.hstack([flag, level, number]), [])
+    assert layout.categories == ((0,), (1, 2, 3, 4))
+    assert layout.numeric == ((5,),)
+    # Constants are in nobody's way, and a flag behind a category is its own.
+    ones, zeros = np.ones((60, 1)), np.zeros((60, 1))
+    assert Layout.of(np.hstack([ones, level, flag, zeros, number]), []).categories == ((1, 2, 3, 4), (5,))
+    assert Layout.of(np.hstack([number, level, ones]), [0]).categories == ((1, 2, 3, 4),)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"), [(KernelIV(), "two halves of the data"), (KernelCMR(1), "n_folds=1")]
+)
+def test_few_groups_are_refused_with_a_cure_that_exists(estimator, message, design):
+    with pytest.raises(DataError, match=rf"{message}.*at least 4 groups, got 3.*leave groups out") as error:
+        estimator.fit(*problem(design), seed=0, groups=np.arange(150) % 3)
+    assert "Lower n_folds" not in str(error.value)
+
+
+@pytest.mark.parametrize("setting", [5, ("price",), "all", [7], [0.5], [True], None])
+def test_bad_discrete_columns_have_one_message(setting, design):
+    with pytest.raises(DataError, match=r"discrete must be 'auto' or a list of column numbers of x \(0 to 1\), got"):
+        KernelCMR(2, discrete=setting).fit(*problem(design), seed=0)
+
+
+def test_kernel_iv_does_not_depend_on_the_order_of_a_sorted_table():
+    # The penalty was judged on the first thousand rows in table order.
+    design = datasets.make_linear_gaussian(4000, seed=0)
+    order = np.argsort(design.instruments[:, 0])
+    y, x, c = (part[order] for part in problem(design))
+    model = KernelIV("random", n_features=100, bandwidth="median").fit(y, x, c, seed=0)
+    shuffled = KernelIV("random", n_features=100, bandwidth="median").fit(*problem(design), seed=0)
+    assert abs(np.log10(model.report_.first_penalty / shuffled.report_.first_penalty)) <= 1
 
 
 def test_kernel_iv_is_the_published_closed_form():
@@ -236,7 +286,7 @@ def test_bad_settings(design):
     for estimator, message in [
         (KernelCMR(0), "n_folds must be a whole number of at least 1, got 0"),
         (KernelCMR(score="other"), "score must be one of"),
-        (KernelCMR(discrete=(9,)), "discrete names column 9"),
+        (KernelCMR(discrete=(9,)), "discrete must be 'auto' or a list of column numbers"),
         (KernelIV("all"), "features must be one of"),
         (KernelIV(first_penalty=-1.0), "first_penalty must be a number above 0, got -1.0"),
         (ControlFunction("linear"), "second must be one of"),

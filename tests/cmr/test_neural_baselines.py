@@ -1,5 +1,6 @@
 """DeepIV, DeepGMM and DFIV against closed forms, and what they share: saving, determinism, refusals."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,8 @@ from sklearn.linear_model import LinearRegression
 import prudent
 from prudent import IVRegression, datasets, nn
 from prudent.cmr import DFIV, DeepGMM, DeepIV
-from prudent.cmr._games import Game, choose_by_moments, moment_game, ridge, solve_two_stages, two_regressions
+from prudent.cmr._deep_features import training_ridge
+from prudent.cmr._games import Game, choose_by_moments, moment_game, solve_stack, two_regressions
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import MLPSpec, TrainConfig
 
@@ -111,6 +113,24 @@ def test_saved_and_loaded_inside_a_model(name, tmp_path):
     assert type(again.estimator_).__name__ == name
     action, context = design.action[:20], design.context[:20]
     np.testing.assert_allclose(again.effect(action, context), model.effect(action, context), rtol=1e-6)
+    # Everything that JSON can hold comes back as it was, tuples too; networks and training are in the function.
+    kept, original = again.estimator_.get_params(), model.estimator_.get_params()
+    plain = {k: v for k, v in original.items() if isinstance(v, bool | int | float | str | tuple | None)}
+    assert {k: kept[k] for k in plain} == plain
+    assert any(isinstance(v, tuple) for v in plain.values())
+
+
+@pytest.mark.parametrize("name", ["DeepGMM", "DFIV"])
+def test_one_group_is_refused(name):
+    design = datasets.make_linear_gaussian(60, seed=0)
+    with pytest.raises(DataError, match=r"at least 2 groups, got 1.*leave groups out"):
+        MAKERS[name]().fit(*problem(design), seed=0, groups=np.zeros(60))
+
+
+def test_chosen_iterates_are_named_by_their_step_and_come_from_the_second_half(fitted):
+    for _, step, _ in fitted["DeepGMM"].chosen_:
+        assert step % 60 == 0
+        assert 300 < step <= 600
 
 
 def test_one_draw_shrinks_by_the_known_factor_and_two_do_not():
@@ -133,13 +153,7 @@ def test_ridge_is_the_closed_form():
     rng = np.random.default_rng(0)
     features, target = rng.normal(size=(60, 4)).astype(np.float32), rng.normal(size=(60, 2)).astype(np.float32)
     expected = np.linalg.solve(features.T @ features / 60 + 0.3 * np.eye(4), features.T @ target / 60)
-    np.testing.assert_allclose(ridge(jnp.asarray(features), jnp.asarray(target), 0.3), expected, rtol=1e-4)
-    weight = (np.arange(60) < 40).astype(np.float32)
-    kept, aim = features[:40], target[:40]
-    expected = np.linalg.solve(kept.T @ kept / 40 + 0.3 * np.eye(4), kept.T @ aim / 40)
-    np.testing.assert_allclose(
-        ridge(jnp.asarray(features), jnp.asarray(target), 0.3, jnp.asarray(weight)), expected, rtol=1e-4
-    )
+    np.testing.assert_allclose(training_ridge(jnp.asarray(features), jnp.asarray(target), 0.3), expected, rtol=1e-3)
 
 
 def feature_game(penalty=(0.1, 0.2)) -> tuple[Game, dict]:
@@ -188,9 +202,11 @@ def test_dfiv_solution_and_loss_against_numpy():
     y = np.asarray(data["y"], dtype=float)
     design = numpy_product(given @ numpy_ridge(given, action, 0.1), context)
     expected = numpy_ridge(design, y, 0.2)
-    outer, error = solve_two_stages(game, data, jnp.ones(80), jnp.array([0.2]))
-    np.testing.assert_allclose(outer[0], expected, rtol=2e-3, atol=2e-4)
-    np.testing.assert_allclose(error[0], ((y - design @ expected) ** 2)[:, 0], rtol=2e-3, atol=2e-3)
+    stack = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, game)
+    arrays = {name: np.asarray(part) for name, part in data.items()}
+    outer, error = solve_stack(stack, arrays, [np.arange(80)], [np.arange(60, 80)], np.array([0.2]))
+    np.testing.assert_allclose(outer[0, 0], expected, rtol=1e-4, atol=1e-5)
+    assert error[0, 0] == pytest.approx(np.mean((y - design @ expected)[60:] ** 2), rel=1e-4)
 
     weight = numpy_ridge(given[:40], action[:40], 0.1)
     first = np.sum((action[:40] - given[:40] @ weight) ** 2, axis=1) + 0.1 * np.sum(weight**2)

@@ -7,8 +7,8 @@ import pytest
 
 import prudent
 from prudent import datasets
-from prudent.cmr import DFIV, DMLCMR
-from prudent.cmr._tune import apply_settings
+from prudent.cmr import DFIV, DMLCMR, DeepGMM
+from prudent.cmr._tune import _read_data, apply_settings
 from prudent.errors import DataError
 from prudent.nn import MLPSpec, TabularSpec, TrainConfig, stack_groups
 
@@ -107,6 +107,20 @@ def test_bad_requests(space, data, error, message):
     data = datasets.make_curve(100, seed=0) if data is None else data
     with pytest.raises(error, match=message):
         prudent.tune(small(), space, data)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "function.patience", "optimistic"])
+def test_fields_that_deepgmm_sets_itself_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name!r} has no effect on DeepGMM: "):
+        prudent.tune(DeepGMM(), {name: [1, 2]}, datasets.make_curve(100, seed=0))
+
+
+def test_images_of_a_design_become_features():
+    design = datasets.make_demand_images(60, seed=1000, images="digits")
+    y, x, c, groups, image = _read_data(design)
+    assert (y.shape, x.shape, c.shape, groups, image) == ((60, 1), (60, 18), (60, 18), None, (16, 1))
+    with pytest.raises(DataError, match="give arrays by role"):
+        _read_data({"y": y, "x": x, "c": c, "images": (8, 8)})
 
 
 def test_bad_estimator_and_splits():

@@ -55,6 +55,16 @@ def test_bad_demand(settings, message):
             make(**{"n": 10, **settings})
 
 
+@pytest.mark.parametrize("make", [datasets.make_curve, datasets.make_linear_gaussian, datasets.make_demand_proximal])
+def test_every_design_checks_rows_and_seed(make):
+    for n in (-3, 0, 2.5, True):
+        with pytest.raises(ValueError, match="n must be a whole number of at least 1, got"):
+            make(n)
+    for seed in (-1, 0.5, None):
+        with pytest.raises(ValueError, match="seed must be a whole number of at least 0, got"):
+            make(10, seed=seed)
+
+
 # Images
 
 
@@ -201,8 +211,12 @@ def test_ihdp_covariates_are_the_published_ones():
     assert x[:, 4].min() == -3.0
     assert not np.array_equal(datasets.make_ihdp(seed=1).context, data.context)
     assert set(datasets.make_ihdp(n_domains=3).instruments[:, 0]) == {0, 1, 2}
-    with pytest.raises(ValueError, match=r"n_domains must be in 2\.\.5, got 6"):
+    with pytest.raises(ValueError, match="n_domains must be a whole number from 2 to 5, got 6"):
         datasets.make_ihdp(n_domains=6)
+    with pytest.raises(ValueError, match=r"n_domains must be a whole number from 2 to 5, got 2.5"):
+        datasets.make_ihdp(n_domains=2.5)
+    with pytest.raises(ValueError, match="seed must be a whole number of at least 0, got -1"):
+        datasets.make_ihdp(seed=-1)
     with pytest.raises(ValueError, match="split must be one of"):
         datasets.ihdp_error(Truth(data), data, split="holdout")
     with pytest.raises(ValueError, match="draws no fresh contexts"):

@@ -35,7 +35,7 @@ def test_optimum_over_a_range_finds_narrow_peaks_and_several_columns_work():
     fine = np.linspace(-1, 2, 300_001)
     judged = suboptimality(lambda c: np.zeros(len(c)), bumpy, np.zeros((3, 1)), actions=(-1.0, 2.0))
     assert judged.optimum == pytest.approx((np.sin(9 * fine) + fine).max(), abs=1e-5)
-    pairs = [[0.0, 1.0], [2.0, -1.0]]
+    pairs = [[0.0, 1.0], [0.0, 0.0], [2.0, -1.0]]
     judged = suboptimality(lambda c: np.zeros((len(c), 2)), lambda a, c: a.sum(axis=1), np.zeros((3, 1)), actions=pairs)
     assert judged.value == pytest.approx(1.0)
 
@@ -47,6 +47,9 @@ def test_optimum_over_a_range_finds_narrow_peaks_and_several_columns_work():
         (np.zeros((3, 1)), (1.0, 0.0), "low < high"),
         (np.zeros((3, 1)), [], "at least one candidate"),
         (np.zeros((2, 1)), (0.0, 1.0), r"one action per context \(2\), got 3"),
+        (np.full((3, 1), np.nan), (0.0, 1.0), "context must be finite"),
+        (np.zeros((3, 1)), (1.0, 2.0), r"The policy chose \[0.0\], outside \[1, 2\]"),
+        (np.zeros((3, 1)), [1.0, 2.0], r"The policy chose \[0.0\], not among the 2 actions"),
     ],
 )
 def test_bad_judgements(context, actions, message):
@@ -173,13 +176,21 @@ def test_bandits_fail_on_demand(kind):
         ({}, {"action": np.zeros(49)}, DataError, "must have 50 rows"),
         ({}, {"actions": (1.0, 1.0)}, DataError, "low < high"),
         ({}, {"actions": [1.0]}, DataError, "at least two finite levels"),
-        ({"n_actions": 1}, {}, DataError, "n_actions of at least 2"),
-        ({"beta": -1}, {}, ValueError, "beta must not be negative"),
+        ({"n_actions": 1}, {}, ValueError, "n_actions must be a whole number of at least 2, got 1"),
+        ({"n_actions": 2.5}, {}, ValueError, "n_actions must be a whole number of at least 2, got 2.5"),
+        ({"beta": -1}, {}, ValueError, "beta must be a number of at least 0, got -1"),
+        ({"beta": "a"}, {}, ValueError, "beta must be a number of at least 0, got 'a'"),
+        ({"ridge": 0}, {}, ValueError, "ridge must be a number above 0, got 0"),
     ],
 )
 def test_bad_logs(settings, change, error, message):
     with pytest.raises(error, match=message):
         LinLCB(**settings).fit(**{**_log(50, seed=0), **change})
+
+
+def test_bad_length_scale():
+    with pytest.raises(ValueError, match="length_scale must be a number above 0, got 0"):
+        KernLCB(length_scale=0).fit(**_log(50, seed=0))
 
 
 def test_bad_contexts():

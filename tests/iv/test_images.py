@@ -5,8 +5,10 @@ import pytest
 
 import prudent
 from prudent import IVRegression, datasets
-from prudent.cmr import ImageFeatures
+from prudent.cmr import ImageFeatures, TwoStageLeastSquares
 from prudent.cmr._arrays import Scaler
+from prudent.cmr._neural import Settings
+from prudent.cmr._problem import Problem
 from prudent.errors import DataError, RoleError
 from prudent.nn import ImageSpec
 
@@ -44,6 +46,24 @@ def test_features_of_simple_and_of_coloured_images():
         ImageFeatures.fit(two, (3, 30))
     with pytest.raises(DataError, match="take 100 columns, got 90"):
         ImageFeatures.fit(two, (10, 10))
+    with pytest.raises(DataError, match="take 16 columns, got 32"):
+        ImageFeatures.fit(np.zeros((100, 32)), (4, 4))
+
+
+def test_images_with_as_many_pixels_as_features_are_encoded():
+    rng = np.random.default_rng(0)
+    pixels, z, u = rng.random((80, 16)), rng.normal(size=(80, 1)), rng.normal(size=(80, 1))
+    y = z + 2 * u + pixels[:, :1]
+    model = IVRegression(TwoStageLeastSquares()).fit(
+        outcome=y, action=z + u, instruments=z, context=pixels, images=(4, 4)
+    )
+    assert model.image_.n_features == 16
+    expected = model.estimator_.predict(np.hstack([np.zeros((5, 1)), model.image_(pixels[:5])]))[:, 0]
+    np.testing.assert_allclose(model.effect(0.0, pixels[:5]), expected)
+    policy = model.policy((-1.0, 1.0))
+    value = model.policy_value(policy, pixels)
+    assert value.value == pytest.approx(model.effect(policy.act(pixels), pixels).mean())
+    assert value.value == pytest.approx(model.policy_value(policy).value)
 
 
 def test_model_with_an_image(data, quick_estimator, tmp_path):
@@ -72,6 +92,18 @@ def test_default_networks_see_waves_of_time_and_not_of_features(data):
     assert model.estimator_.nuisance_network.embed == (0, 1)
 
 
+def test_the_baselines_see_waves_of_time_too(data):
+    from prudent.cmr import DFIV, DeepGMM
+    from prudent.nn import TrainConfig
+
+    brief = TrainConfig(batch_size=16, max_steps=4, evaluate_every=2)
+    game = IVRegression(DeepGMM(n_functions=1, train=brief), seed=0).fit(**data.roles()).estimator_
+    assert (game.network.embed, game.critic_network.embed) == ((1,), (0, 1))
+    features = IVRegression(DFIV(n_functions=1, train=brief), seed=0).fit(**data.roles()).estimator_
+    assert (features.context_network.embed, features.instrument_network.embed) == ((0,), (0, 1))
+    assert features.context_network.widths == (64, 4)
+
+
 def test_convolutions_on_pixels(data, quick_estimator):
     spec = ImageSpec(shape=(8, 8, 1), channels=(2, 3), widths=(8,), place="last")
     estimator = quick_estimator(network=spec, nuisance_network=spec)
@@ -82,6 +114,43 @@ def test_convolutions_on_pixels(data, quick_estimator):
     # One scale for all pixels: a pixel that is rarely lit is not blown up.
     scale = model.estimator_.function_.x_scaler.scale
     assert len(np.unique(scale[2:])) == 1
+
+
+@pytest.mark.parametrize("kind", ["DeepIV", "DeepGMM", "DFIV"])
+def test_every_network_estimator_scales_pixels_together(kind, data):
+    from prudent import cmr
+    from prudent.nn import TrainConfig
+
+    brief = TrainConfig(batch_size=16, max_steps=2, evaluate_every=2)
+    spec = ImageSpec(shape=(8, 8, 1), channels=(2, 3), widths=(4,), place="last")
+    networks = {
+        "DeepIV": {
+            "network": spec,
+            "nuisance_network": spec,
+            "n_repeats": 1,
+            "n_components": 2,
+            "function_train": brief,
+        },
+        "DeepGMM": {"network": spec, "critic_network": spec},
+        "DFIV": {"context_network": spec, "instrument_network": spec},
+    }
+    estimator = getattr(cmr, kind)(n_functions=1, train=brief, **networks[kind])
+    x, c = np.hstack([data.action, data.context]), np.hstack([data.instruments, data.context])
+    scale = estimator.fit(data.outcome, x, c, seed=0).function_.x_scaler.scale
+    assert len(np.unique(scale[2:])) == 1
+    assert scale[1] != scale[2]
+
+
+def test_the_tuner_scales_pixels_together(data, quick_estimator):
+    spec = ImageSpec(shape=(8, 8, 1), channels=(2, 3), widths=(4,), place="last")
+    estimator = quick_estimator(network=spec, nuisance_network=spec)
+    x, c = np.hstack([data.action, data.context]), np.hstack([data.instruments, data.context])
+    problem = Problem.of("test", data.outcome, x, c, seed=0, groups=None)
+    pixels = np.asarray([task.data["c"][:, 2:] for task in estimator.nuisance_tasks(problem)])
+    np.testing.assert_allclose(pixels.std(axis=(1, 2)), 1.0, rtol=1e-4)
+    settings = Settings(spec, estimator.function_train)
+    (function,) = estimator.fit_candidates(data.outcome, x, c, [settings], seed=0)
+    assert len(np.unique(function.x_scaler.scale[2:])) == 1
 
 
 def test_pixels_share_a_scale():

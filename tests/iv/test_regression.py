@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 import prudent
 from prudent import IVRegression, datasets
+from prudent.cmr import ControlFunction, KernelIV, TwoStageLeastSquares
 from prudent.errors import DataError, ModelFileError, NotFittedError, RoleError
 
 ROLES = {"outcome": "y", "action": "a", "instruments": ["z1", "z2"], "context": ["x"]}
@@ -230,3 +231,26 @@ def test_bad_calls(frame, model):
         IVRegression(seed="one").fit(frame, **ROLES)
     with pytest.raises(DataError, match="must have 400 rows like the outcome, got 399"):
         IVRegression().fit(outcome=frame[["y"]], action=frame[["a"]], instruments=frame[["z1"]].head(399))
+
+
+@pytest.mark.parametrize("estimator", [KernelIV(), TwoStageLeastSquares()])
+def test_levels_of_a_discrete_action_are_found_whatever_the_estimator(estimator, tmp_path):
+    design = datasets.make_linear_gaussian(200, seed=0, discrete=True)
+    model = IVRegression(estimator).fit(**design.roles())
+    policy = model.policy()
+    assert not policy.is_interval
+    np.testing.assert_array_equal(policy.candidates[:, 0], np.unique(design.action))
+    loaded = prudent.load(model.save(tmp_path / "model"))
+    np.testing.assert_array_equal(loaded.policy().candidates, policy.candidates)
+
+
+def test_diagnosis_says_what_an_estimator_knows_of_strength():
+    roles = datasets.make_linear_gaussian(300, seed=0).roles()
+    linear = IVRegression(TwoStageLeastSquares()).fit(**roles)
+    assert "first-stage F" in str(linear.diagnose())
+    assert linear.diagnose().weakest_f == linear.estimator_.report_.first_stage_f[0]
+    control = IVRegression(ControlFunction(n_landmarks=100)).fit(**roles).diagnose()
+    assert control.weakest_f > 23.1
+    # Every instrument counts here, and the first stage is linear: both measures are about the same.
+    assert control.partial_r2[0] == pytest.approx(linear.diagnose().partial_r2[0], abs=0.1)
+    assert "not measured" in str(IVRegression(KernelIV()).fit(**roles).diagnose())

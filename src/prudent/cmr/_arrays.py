@@ -71,11 +71,6 @@ def numeric_columns(array: Matrix) -> tuple[int, ...]:
     return tuple(j for j in range(array.shape[1]) if len(np.unique(array[:, j])) > MAX_AUTO_LEVELS)
 
 
-def image_columns(network: Any, n_columns: int) -> slice | None:
-    """Columns that a network specification takes as an image, if it does."""
-    return network.image_columns(n_columns) if hasattr(network, "image_columns") else None
-
-
 class Scaler:
     """Shift and scale of columns; a constant column is only shifted."""
 
@@ -83,7 +78,7 @@ class Scaler:
         self.mean, self.scale = mean, scale
 
     @classmethod
-    def of(cls, array: Matrix, *, together: slice | None = None) -> "Scaler":
+    def of(cls, array: Matrix, *, together: slice | list[int] | None = None) -> "Scaler":
         """Mean and standard deviation of the columns; of those in ``together`` (the pixels of an image), jointly.
 
         A pixel that is lit in one image of a thousand would else stand thirty standard deviations out in that image.
@@ -94,6 +89,12 @@ class Scaler:
             block = array[:, together]
             mean[together], scale[together] = block.mean(), block.std() if np.ptp(block) > 0 else 1.0
         return cls(mean, scale)
+
+    @classmethod
+    def for_network(cls, array: Matrix, network: Any) -> "Scaler":
+        """The scale of a network's inputs: pixels, where its specification takes some, share one."""
+        places = network.image_columns(array.shape[1]) if hasattr(network, "image_columns") else None
+        return cls.of(array, together=places)
 
     def forward(self, array: Matrix) -> np.ndarray:
         """To standard units, in single precision."""

@@ -12,26 +12,31 @@ import numpy as np
 
 from prudent.cmr._arrays import Matrix
 from prudent.cmr._base import regress_out_of_fold
-from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._folds import unseen_folds
 from prudent.errors import DataError
 
 # Residuals that stand for their law: quantiles of one column, draws of several.
 N_QUANTILES, N_DRAWS = 16, 48
 MAX_LEVELS = 50
-# Permutations of the instruments that measure their strength.
+# Permutations of the instruments that measure their strength, in two halves.
 N_PERMUTATIONS = 5
 
-Regress = Callable[[Matrix, Matrix, list[np.ndarray]], Callable[[Matrix], Matrix]]
-"""regress(inputs, target, folds) -> predict(inputs), where row i is predicted without the fold that holds it."""
+Regress = Callable[[Matrix, Matrix, list[np.ndarray], np.ndarray | None], Callable[[Matrix], Matrix]]
+"""regress(inputs, target, folds, groups) -> predict(inputs): row i is predicted without the fold that holds it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Atoms:
-    """E[f(X) | c_i] = sum_q weight[i, q] f(value[i, q]); ``without`` is the mean when the instruments say nothing."""
+    """E[f(X) | c_i] = sum_q weight[i, q] f(value[i, q]).
+
+    ``expected`` is the mean of every row by models that have not seen it, with one fold as well; ``without``
+    (2, n, d) twice the same when the instruments say nothing, with independent errors.
+    """
 
     value: np.ndarray
     weight: np.ndarray
-    without: Matrix
+    expected: Matrix
+    without: np.ndarray
 
     def mean(self) -> Matrix:
         """Conditional mean of every column."""
@@ -58,18 +63,21 @@ def fit_atoms(
     Parameters
     ----------
     regress : callable
-        ``regress(inputs, target, folds)`` gives a function that predicts row i of its argument without having seen
-        the fold of row i. It is called for means and probabilities.
+        ``regress(inputs, target, folds, groups)`` gives a function that predicts row i of its argument without having
+        seen the fold of row i. It is called for means and probabilities.
     discrete, instruments : list of int
         Discrete columns of ``x``; columns of ``c`` that are not in the function's arguments.
     """
     n = len(x)
     if x.shape[1] == 0:
-        return Atoms(np.zeros((n, 1, 0)), np.ones((n, 1)), np.zeros((n, 0)))
+        return Atoms(np.zeros((n, 1, 0)), np.ones((n, 1)), np.zeros((n, 0)), np.zeros((2, n, 0)))
     continuous = [j for j in range(x.shape[1]) if j not in discrete]
-    permuted = [_permute(c, instruments, rng) for _ in range(N_PERMUTATIONS)]
-    without = np.zeros_like(x)
+    permuted = [permute(c, instruments, rng) for _ in range(N_PERMUTATIONS)]
+    # With one fold the models have seen all rows: residuals would be too small, and strength too large.
+    apart = folds if len(folds) > 1 else unseen_folds(n, rng, groups)
+    expected, without = np.zeros(x.shape), np.zeros((2, *x.shape))
     levels, level, probability = np.zeros((1, 0)), np.zeros(n, dtype=int), np.ones((n, 1))
+    chances = probability
     if discrete:
         levels, level = np.unique(x[:, discrete], axis=0, return_inverse=True)
         level = level.reshape(-1)
@@ -78,21 +86,23 @@ def fit_atoms(
                 f"The discrete columns of x have {len(levels)} joint levels, more than {MAX_LEVELS}. Merge rare "
                 "levels, or name fewer columns in discrete."
             )
-        predict = regress(c, np.eye(len(levels))[level], folds)
+        indicators = np.eye(len(levels))[level]
+        predict = regress(c, indicators, folds, groups)
+        predict_apart = predict if apart is folds else regress(c, indicators, apart, groups)
         probability = _simplex(predict(c))
-        without[:, discrete] = np.mean([_simplex(predict(other)) for other in permuted], axis=0) @ levels
+        chances = _simplex(predict_apart(c))
+        expected[:, discrete] = chances @ levels
+        without[:, :, discrete] = in_two_halves([_simplex(predict_apart(other)) @ levels for other in permuted])
     if not continuous:
         value = np.broadcast_to(levels[None], (n, *levels.shape))
-        return Atoms(value, probability, without)
+        return Atoms(value, probability, expected, without)
 
     indicator = np.eye(len(levels)) if discrete else np.zeros((1, 0))
     given = np.hstack([c, indicator[level]])
     target = x[:, continuous]
-    # With one fold the means are fitted to the rows themselves and their residuals would be too small.
-    apart = folds if len(folds) > 1 else cross_fit_folds(n, 2, rng, groups)
-    predict_apart = regress(given, target, apart)
+    predict_apart = regress(given, target, apart, groups)
     residual = target - predict_apart(given)
-    predict = predict_apart if apart is folds else regress(given, target, folds)
+    predict = predict_apart if apart is folds else regress(given, target, folds, groups)
     scale = _scales(residual, given, groups, rng)
     ratio = residual / scale
     if len(continuous) == 1:
@@ -100,19 +110,39 @@ def fit_atoms(
         # Mid-point quantiles cut the tails: give back the variance that E[f(X)|c] depends on.
         nodes = ratio.mean() + (nodes - nodes.mean()) * ratio.std() / max(nodes.std(), 1e-300)
     else:
-        nodes = ratio[rng.choice(n, N_DRAWS, replace=n < N_DRAWS)]
-        nodes = ratio.mean(axis=0) + (nodes - nodes.mean(axis=0))
+        nodes = _with_moments_of(ratio, ratio[rng.choice(n, N_DRAWS, replace=n < N_DRAWS)])
     values = []
     for number in range(len(levels)):
         at_level = np.hstack([c, np.broadcast_to(indicator[number], (n, indicator.shape[1]))])
         value = np.empty((n, len(nodes), x.shape[1]))
         value[:, :, discrete] = levels[number]
-        value[:, :, continuous] = predict(at_level)[:, None] + scale[:, None] * nodes
+        mean = predict(at_level)
+        value[:, :, continuous] = mean[:, None] + scale[:, None] * nodes
         values.append(value)
-    for other in permuted:
-        without[:, continuous] += predict(np.hstack([other, indicator[level]])) / len(permuted)
+        mean = mean if apart is folds else predict_apart(at_level)
+        expected[:, continuous] += chances[:, number, None] * (mean + scale * nodes.mean(axis=0))
+    without[:, :, continuous] = in_two_halves(
+        [predict_apart(np.hstack([other, indicator[level]])) for other in permuted]
+    )
     weight = np.repeat(probability / len(nodes), len(nodes), axis=1)
-    return Atoms(np.concatenate(values, axis=1), weight, without)
+    return Atoms(np.concatenate(values, axis=1), weight, expected, without)
+
+
+def in_two_halves(means: list[Matrix]) -> np.ndarray:
+    """(2, n, d): the average of every other of ``means``, and that of the rest."""
+    return np.stack([np.mean(means[half::2], axis=0) for half in range(2)])
+
+
+def _with_moments_of(sample: Matrix, nodes: Matrix) -> Matrix:
+    """``nodes`` moved and stretched to the mean and covariance of ``sample``: a few draws have others by chance."""
+    centred = nodes - nodes.mean(axis=0)
+    values, vectors = np.linalg.eigh(centred.T @ centred / len(nodes))
+    # Directions in which the draws do not vary stay as they are: nothing can be stretched there.
+    is_there = values > 1e-10 * values.max()
+    inward = (vectors[:, is_there] / np.sqrt(values[is_there])) @ vectors[:, is_there].T
+    values, vectors = np.linalg.eigh(np.cov(sample.T, ddof=0))
+    outward = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return sample.mean(axis=0) + centred @ inward @ outward
 
 
 def _scales(residual: Matrix, given: Matrix, groups: np.ndarray | None, rng: np.random.Generator) -> Matrix:
@@ -139,7 +169,8 @@ def _simplex(probability: Matrix) -> Matrix:
     return probability / probability.sum(axis=1, keepdims=True)
 
 
-def _permute(c: Matrix, instruments: list[int], rng: np.random.Generator) -> Matrix:
+def permute(c: Matrix, instruments: list[int], rng: np.random.Generator) -> Matrix:
+    """``c`` with its instruments permuted among rows, jointly."""
     copy = c.copy()
     copy[:, instruments] = c[rng.permutation(len(c))][:, instruments]
     return copy

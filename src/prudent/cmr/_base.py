@@ -13,6 +13,7 @@ from prudent.errors import DataError, NotFittedError
 
 # Units on which a moment can be measured out of fold.
 MIN_UNITS = 4
+PENALTIES = np.logspace(-2, 5, 15)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +114,27 @@ def regress_out_of_fold(
         design = np.hstack([standard, features.fit_transform(standard)])
         for test in folds:
             train = np.setdiff1d(np.arange(len(c)), test)
-            model = RidgeCV(alphas=np.logspace(-2, 5, 15), alpha_per_target=True).fit(design[train], target[train])
-            fitted[test] = np.asarray(model.predict(design[test])).reshape(len(test), -1)
+            if groups is None:
+                model = RidgeCV(alphas=PENALTIES, alpha_per_target=True).fit(design[train], target[train])
+                fitted[test] = np.asarray(model.predict(design[test])).reshape(len(test), -1)
+            else:
+                fitted[test] = _grouped_ridge(design, target, train, test, groups)
     return fitted
+
+
+def _grouped_ridge(design: Matrix, target: Matrix, train: np.ndarray, test: np.ndarray, groups: np.ndarray) -> Matrix:
+    """Predictions of the rows ``test``; penalties are chosen for each target on whole groups of ``train``.
+
+    Rows of one group resemble each other: left out one by one they would favour small penalties.
+    """
+    from prudent.cmr._product_kernel import fit_ridge
+
+    unit = np.unique(groups[train], return_inverse=True)[1]
+    folds = [np.flatnonzero(unit % 5 == k) for k in range(min(5, int(unit.max()) + 1))]
+    centre, mean = design[train].mean(axis=0), target[train].mean(axis=0)
+    inside, outside = design[train] - centre, design[test] - centre
+    columns = [
+        outside @ fit_ridge(inside, column[:, None], folds, PENALTIES / len(train)).coefficient
+        for column in (target[train] - mean).T
+    ]
+    return np.hstack(columns) + mean

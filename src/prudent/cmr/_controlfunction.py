@@ -13,9 +13,10 @@ from threadpoolctl import threadpool_limits
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
+from prudent.cmr._atoms import N_PERMUTATIONS, in_two_halves, permute
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import Series
-from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._folds import cross_fit_folds, held_out_groups
 from prudent.cmr._gp import (
     GaussianProcess,
     Layout,
@@ -26,6 +27,7 @@ from prudent.cmr._gp import (
     tune_kernel,
 )
 from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
+from prudent.cmr._report import Strength, r_squared, strengths
 from prudent.cmr._tree_ensemble import TreeEnsemble
 from prudent.errors import DataError
 
@@ -40,7 +42,7 @@ PREDICT_BLOCK = 2000
 
 @dataclasses.dataclass(frozen=True)
 class ControlReport:
-    """Fit of the first stage out of fold, and how much of the second stage's fit the control brings.
+    """Fit of the first stage and strength of the instruments out of fold, and how much the control explains.
 
     ``control_share`` is the variance of the control's part of the outcome over that of the outcome; None where the
     second stage is not additive.
@@ -48,6 +50,7 @@ class ControlReport:
 
     n_rows: int
     action_r2: float
+    strength: Strength
     control_share: tuple[float, ...] | None
 
 
@@ -113,9 +116,15 @@ class ControlFunction(MomentEstimator):
             action = problem.x[:, problem.modelled]
             first = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
             first.prepare(problem.c, action)
-            guess = np.empty_like(action)
+            # A generator of its own: what is reported has no part in what is fitted.
+            aside = np.random.default_rng([seed, 1])
+            permuted = [permute(problem.c, problem.instruments, aside) for _ in range(N_PERMUTATIONS)]
+            designs = [first.design, *(first.features(c) for c in permuted)]
+            guesses = np.empty((len(designs), *action.shape))
             for rows, w in zip(folds, first.coefficients(folds), strict=True):
-                guess[rows] = first.predict(first.design[rows], w)
+                for number, features in enumerate(designs):
+                    guesses[number, rows] = first.predict(features[rows], w)
+            guess, without = guesses[0], in_two_halves(list(guesses[1:]))
             task.advance("action")
             residual = action - guess
             control = residual / residual.std() if self.control == "residual" else _normal_scores(residual)
@@ -125,7 +134,10 @@ class ControlFunction(MomentEstimator):
             share = fit_second(u, control, target, problem, rng)
             task.advance("outcome")
         self.report_ = ControlReport(
-            n_rows=len(u), action_r2=float(1 - np.mean(residual**2) / action.var()), control_share=share
+            n_rows=len(u),
+            action_r2=r_squared(action, guess)[0],
+            strength=strengths(action, guess, without)[0],
+            control_share=share,
         )
         return self
 
@@ -204,6 +216,7 @@ class ControlFunction(MomentEstimator):
 
         inputs = np.hstack([u, control])
         ensembles, starts, seed = [], [], int(rng.integers(2**31))
+        split = None if problem.groups is None else held_out_groups(problem.groups, rng)
         for column in y.T:
             model = GradientBoostingRegressor(
                 n_estimators=400,
@@ -211,10 +224,17 @@ class ControlFunction(MomentEstimator):
                 max_depth=4,
                 min_samples_leaf=10,
                 subsample=0.5,
-                n_iter_no_change=20,
+                # Stops on a random tenth of the rows, which is no judge where rows of one group resemble each other.
+                n_iter_no_change=20 if split is None else None,
                 random_state=seed,
-            ).fit(inputs, column)
-            trees = [tree.tree_ for tree in model.estimators_[:, 0]]
+            )
+            if split is None:
+                trees = [tree.tree_ for tree in model.fit(inputs, column).estimators_[:, 0]]
+            else:
+                train, held = split
+                stages = model.fit(inputs[train], column[train]).staged_predict(inputs[held])
+                losses = [np.mean((column[held] - values) ** 2) for values in stages]
+                trees = [tree.tree_ for tree in model.estimators_[: int(np.argmin(losses)) + 1, 0]]
             values = [0.08 * tree.value.reshape(-1, 1, 1) for tree in trees]
             ensembles.append(TreeEnsemble.of(trees, values))
             # Not the mean of the column: early stopping holds rows out of the fit.

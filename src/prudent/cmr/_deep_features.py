@@ -97,14 +97,14 @@ class TwoStageLoss(eqx.Module):
         modelled = stages.function.modelled(batch["x"], key=key)[:, 1:]
         # Stage 1: solved on the first half, judged on the second, in units of the features' spread.
         fixed = jax.lax.stop_gradient(modelled)
-        miss = fixed[half:] - given[half:] @ ridge(given[:half], fixed[:half], self.first_penalty)
+        miss = fixed[half:] - given[half:] @ training_ridge(given[:half], fixed[:half], self.first_penalty)
         first = jnp.mean(miss**2 / (jnp.var(fixed, axis=0) + 1e-3), axis=1)
         # Stage 2: features of c stand still; those of w move through the solution of stage 1.
         still = jax.lax.stop_gradient(given)
-        expected = still[half:] @ ridge(still[:half], modelled[:half], self.first_penalty)
+        expected = still[half:] @ training_ridge(still[:half], modelled[:half], self.first_penalty)
         expected = jnp.concatenate([jnp.ones((len(expected), 1)), expected], axis=1)
         design = products(stages.function.known(batch["x"][half:], key=key), expected)
-        solution = ridge(design, batch["y"][half:], self.second_penalty)
+        solution = training_ridge(design, batch["y"][half:], self.second_penalty)
         error = jnp.sum((batch["y"][half:] - design @ solution) ** 2, axis=1)
         second = error + self.second_penalty * jnp.sum(solution**2)
         value = first + second
@@ -112,7 +112,9 @@ class TwoStageLoss(eqx.Module):
         return jnp.concatenate([jnp.full(half, jnp.mean(value)), value])
 
 
-def ridge(features: Float[Array, "n p"], target: Float[Array, "n t"], penalty: float) -> Float[Array, "p t"]:
+def training_ridge(
+    features: Float[Array, "n p"], target: Float[Array, "n t"], penalty: float | Array
+) -> Float[Array, "p t"]:
     """(features' features / n + penalty)^-1 features' target / n, by conjugate gradients.
 
     Not by LAPACK: batched factorisations within a compiled loop can block XLA's thread pool for good (seen with

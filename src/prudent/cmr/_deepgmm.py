@@ -2,11 +2,11 @@
 
 f minimises and g maximises E[g(C) (Y - f(X))] - E[g(C)^2 (Y - f~(X))^2] / 4, with f~ the previous iterate, by
 optimistic Adam. Candidates (learning rates) are trained as one stack; the iterate that is kept is the one in which
-no critic of any candidate finds much on held-out rows.
+no critic of any candidate finds much on held-out rows, among those of the second half of training.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -33,7 +33,8 @@ class DeepGMM(NeuralEstimator):
     network, critic_network : NetworkSpec, optional
         Networks of f and of g. Default: :class:`prudent.nn.TabularSpec`, as in DML-CMR.
     train : TrainConfig, optional
-        Training of the game; ``learning_rate`` is replaced by those of the candidates.
+        Training of the game; ``learning_rate`` is replaced by those of the candidates, ``patience`` and ``optimistic``
+        are not used.
     show_progress : bool, optional
         Progress bars on standard error; by default only on a terminal.
 
@@ -42,8 +43,15 @@ class DeepGMM(NeuralEstimator):
     function_ : SecondStage
         The fitted ensemble.
     chosen_ : tuple of (learning rate, step, moment violation)
-        What was chosen for every held-out part.
+        What was chosen for every held-out part, among the iterates at the evaluations in the second half of training.
     """
+
+    network_inputs: ClassVar[dict[str, str]] = {"network": "x", "critic_network": "c"}
+    own_fields: ClassVar[dict[str, str]] = {
+        "learning_rate": "its candidates are learning_rates, a tuple; tune that",
+        "patience": "iterates are chosen by held-out moments after training",
+        "optimistic": "the game is always trained by optimistic Adam",
+    }
 
     def __init__(
         self,
@@ -78,15 +86,15 @@ class DeepGMM(NeuralEstimator):
         rng = np.random.default_rng(seed)
         splits = held_out_splits(np.arange(problem.n_rows), self.n_functions, rng, problem.groups)
         game_seed = int(rng.integers(2**31 - 2))
-        x_scaler, y_scaler = Scaler.of(problem.x), Scaler.of(problem.y)
+        self.network_ = choose_network(self.network, problem.embedded_in_x)
+        critic_network = choose_network(self.critic_network, numeric_columns(problem.c))
+        x_scaler, y_scaler = Scaler.for_network(problem.x, self.network_), Scaler.of(problem.y)
         data = {
             "y": y_scaler.forward(problem.y),
             "x": x_scaler.forward(problem.x),
-            "c": Scaler.of(problem.c).forward(problem.c),
+            "c": Scaler.for_network(problem.c, critic_network).forward(problem.c),
         }
         n_outcomes = problem.y.shape[1]
-        self.network_ = choose_network(self.network, problem.embedded_in_x)
-        critic_network = choose_network(self.critic_network, numeric_columns(problem.c))
 
         def build(key: Any) -> Game:
             function_key, critic_key = jax.random.split(key)
@@ -99,6 +107,7 @@ class DeepGMM(NeuralEstimator):
         # Member = split x candidate.
         members = [split for split in splits for _ in rates]
         history = _History(data, [held for _, held in members])
+        config = dataclasses.replace(self.train_configs(problem.n_rows)["function"], optimistic=True, patience=0)
         with Progress(self.show_progress) as progress:
             fit_stack(
                 stack_networks(build, len(members), jax.random.key(game_seed)),
@@ -106,14 +115,14 @@ class DeepGMM(NeuralEstimator):
                 data,
                 [train for train, _ in members],
                 [held[:0] for _, held in members],
-                dataclasses.replace(self.train_configs(problem.n_rows)["function"], optimistic=True, patience=0),
+                config,
                 seed=game_seed,
                 learning_rate=np.tile(rates, len(splits)),
                 evaluate=history.record,
                 progress=progress,
                 label="moment game",
             )
-        networks, self.chosen_ = history.choose(rates, len(splits))
+        networks, self.chosen_ = history.choose(rates, len(splits), config)
         check_finite(networks)
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = problem.x.shape[1]
@@ -162,8 +171,13 @@ class _History:
                 self.iterates[member].append((games.function, place, residual, critic))
         return violation
 
-    def choose(self, rates: np.ndarray, n_splits: int) -> tuple[Any, tuple[tuple[float, int, float], ...]]:
-        """One iterate per held-out part; returns the stack of functions and (rate, evaluation, violation) of each."""
+    def choose(
+        self, rates: np.ndarray, n_splits: int, config: "TrainConfig"
+    ) -> tuple[Any, tuple[tuple[float, int, float], ...]]:
+        """One iterate per held-out part; returns the stack of functions and (rate, step, violation) of each.
+
+        Early iterates do not compete: they are smooth because they are unfinished, and few critics object to them.
+        """
         from prudent.cmr._games import choose_by_moments
         from prudent.nn import join_members, take_members
 
@@ -181,5 +195,6 @@ class _History:
             rate, number = candidates[int(np.argmin(violation))]
             stack, place, _, _ = runs[rate][number]
             kept.append(take_members(stack, np.array([place])))
-            chosen.append((float(rates[rate]), number + 1, float(violation.min())))
+            step = min((number + 1) * config.evaluate_every, config.max_steps)
+            chosen.append((float(rates[rate]), step, float(violation.min())))
         return join_members(kept), tuple(chosen)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Scaler, numeric_columns
+from prudent.cmr._arrays import Scaler
 from prudent.cmr._neural import (
     NeuralEstimator,
     Problem,
@@ -21,6 +21,7 @@ from prudent.cmr._neural import (
     read_problem,
     single_fold_plan,
 )
+from prudent.cmr._report import FitReport, moment_of_mean, r_squared, strengths
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
@@ -81,6 +82,8 @@ class DeepIV(NeuralEstimator):
         The fitted ensemble.
     weight_decay_ : dict
         Decays of the law and of f, chosen or given.
+    report_ : FitReport
+        Fit of the law and strength of the instruments, on rows that a network was stopped on, by that network alone.
     """
 
     def __init__(
@@ -138,13 +141,14 @@ class DeepIV(NeuralEstimator):
         law_plan = single_fold_plan(problem, self.n_repeats, rng)
         function_plan = single_fold_plan(problem, self.n_functions, rng)
         law_seed, function_seed = (int(s) for s in rng.integers(2**31 - 2, size=2))
+        nuisance_network, c_standard = self._nuisance_inputs(problem)
         with Progress(self.show_progress) as progress:
             law = fit_law(
                 x[:, problem.modelled],
-                Scaler.of(c).forward(c),
+                c_standard,
                 law_plan,
                 LawSettings(
-                    choose_network(self.nuisance_network, numeric_columns(c)),
+                    nuisance_network,
                     configs["nuisance"],
                     None if self.train else defaults.law_decay,
                     self.n_components,
@@ -162,7 +166,7 @@ class DeepIV(NeuralEstimator):
                     candidates, problem, part, split, function_seed, progress, one_draw=one_draw
                 )
             network = choose_network(self.network, problem.embedded_in_x)
-            x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
+            x_scaler, y_scaler = Scaler.for_network(x, network), Scaler.of(y)
             networks, _, decay = fit_folds(
                 lambda key: network(x.shape[1], y.shape[1], key=key),
                 ScoreLoss(problem.slots, part.nodes.is_exact, part.nodes.paired, one_draw),
@@ -179,6 +183,19 @@ class DeepIV(NeuralEstimator):
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = x.shape[1]
         self.weight_decay_ = {"action": law.decays, "function": (decay,)}
+        unseen = law_plan.unseen.rows
+        modelled = x[unseen][:, problem.modelled]
+        self.report_ = FitReport(
+            n_rows=problem.n_rows,
+            n_folds=1,
+            outcome_r2=(),
+            modelled_r2=r_squared(modelled, law.expected),
+            modelled=tuple(problem.modelled),
+            strength=strengths(modelled, law.expected, law.without_instruments),
+            moment=None,
+            moment_of_mean=moment_of_mean(y, c, problem.groups, seed),
+            discrete=tuple(problem.modelled[j] for j in law.discrete),
+        )
         return []
 
     def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":

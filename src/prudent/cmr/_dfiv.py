@@ -6,7 +6,7 @@ in closed form within each step, with their penalties in the loss, and gradients
 solutions.
 """
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -53,6 +53,8 @@ class DFIV(NeuralEstimator):
         Second-stage penalty that was used.
     """
 
+    network_inputs: ClassVar[dict[str, str]] = {"context_network": "context", "instrument_network": "c"}
+
     def __init__(
         self,
         *,
@@ -92,13 +94,13 @@ class DFIV(NeuralEstimator):
         rng = np.random.default_rng(seed)
         splits = held_out_splits(np.arange(problem.n_rows), self.n_functions, rng, problem.groups)
         stack_seed = int(rng.integers(2**31 - 2))
-        x_scaler, y_scaler = Scaler.of(problem.x), Scaler.of(problem.y)
+        self.network_, instrument_network = self._networks(problem)
+        x_scaler, y_scaler = Scaler.for_network(problem.x, self.network_), Scaler.of(problem.y)
         data = {
             "y": y_scaler.forward(problem.y),
             "x": x_scaler.forward(problem.x),
-            "c": Scaler.of(problem.c).forward(problem.c),
+            "c": Scaler.for_network(problem.c, instrument_network).forward(problem.c),
         }
-        self.network_, instrument_network = self._networks(problem)
 
         def build(key: Any) -> Game:
             function_key, critic_key = jax.random.split(key)
@@ -108,35 +110,32 @@ class DFIV(NeuralEstimator):
                 jnp.asarray(penalty),
             )
 
-        weight = np.ones((len(splits), problem.n_rows), np.float32)
-        for member, (_, held) in enumerate(splits):
-            weight[member, held] = 0.0
-        on_device = jax.tree.map(jnp.asarray, data)
-        penalties = jnp.asarray(penalty[1] * np.array(PENALTY_FACTORS), jnp.float32)
+        train, held = (list(rows) for rows in zip(*splits, strict=True))
+        penalties = penalty[1] * np.array(PENALTY_FACTORS)
 
         def evaluate(games: Any, members: np.ndarray) -> np.ndarray:
-            _, error = solve_stack(games, on_device, jnp.asarray(weight[members]), jnp.asarray(penalty[1:]))
-            return np.asarray(error)[:, 0]
+            parts = [train[m] for m in members], [held[m] for m in members]
+            return solve_stack(games, data, *parts, penalty[1:])[1][:, 0]
 
         with Progress(self.show_progress) as progress:
             games, _ = fit_stack(
                 stack_networks(build, len(splits), jax.random.key(stack_seed)),
                 two_regressions,
                 data,
-                [train for train, _ in splits],
-                [held[:0] for _, held in splits],
+                train,
+                [rows[:0] for rows in held],
                 self.train_configs(problem.n_rows)["function"],
                 seed=stack_seed,
                 evaluate=evaluate,
                 progress=progress,
                 label="features",
             )
-        outer, error = solve_stack(games, on_device, jnp.asarray(weight), penalties)
+        outer, error = solve_stack(games, data, train, held, penalties)
         # One penalty for all: a single held-out part is too small to choose by.
-        best = int(np.argmin(np.asarray(error).mean(axis=0)))
-        networks = eqx.tree_at(lambda f: f.free_weight, games.function, outer[:, best])
+        best = int(np.argmin(error.mean(axis=0)))
+        networks = eqx.tree_at(lambda f: f.free_weight, games.function, jnp.asarray(outer[:, best], jnp.float32))
         check_finite(networks)
-        self.ridge_ = float(np.asarray(penalties)[best])
+        self.ridge_ = float(penalties[best])
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = problem.x.shape[1]
         return self
@@ -146,10 +145,15 @@ class DFIV(NeuralEstimator):
         return {"function": self.train or _default_train(n_rows)}
 
     def stage_network(self, parameter: str) -> Any:
-        """The network of the action's features, where the tuner starts."""
+        """The network in a parameter, or the default in its place; with context, the action has few features."""
         from prudent.nn import TabularSpec
 
-        return getattr(self, parameter) or TabularSpec(widths=(32, 2), dropout_rate=0.0, embed=())
+        defaults = {
+            "network": TabularSpec(widths=(32, 2), dropout_rate=0.0, embed=()),
+            "context_network": TabularSpec(widths=(64, 4), dropout_rate=0.0),
+            "instrument_network": TabularSpec(widths=(64, 24), dropout_rate=0.0),
+        }
+        return getattr(self, parameter) or defaults[parameter]
 
     def _networks(self, problem: Problem) -> tuple[Any, Any]:
         from prudent.nn import ProductSpec, TabularSpec
@@ -157,15 +161,13 @@ class DFIV(NeuralEstimator):
         action = self.stage_network("network")
         if self.network is None and not problem.known:
             action = TabularSpec(widths=(64, 24), dropout_rate=0.0, embed=())
-        context = TabularSpec(widths=(64, 4), dropout_rate=0.0)
-        instruments = TabularSpec(widths=(64, 24), dropout_rate=0.0)
         others = [j for j in range(problem.x.shape[1]) if j not in problem.modelled]
         product = ProductSpec(
             action,
-            choose_network(self.context_network or context, numeric_columns(problem.x[:, others])),
+            choose_network(self.stage_network("context_network"), numeric_columns(problem.x[:, others])),
             tuple(problem.modelled),
         )
-        return product, choose_network(self.instrument_network or instruments, numeric_columns(problem.c))
+        return product, choose_network(self.stage_network("instrument_network"), numeric_columns(problem.c))
 
 
 def _default_train(n_rows: int) -> "TrainConfig":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, as_matrix, image_columns, numeric_columns
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns
 from prudent.cmr._base import MIN_UNITS, MomentError, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.cmr._neural import (
@@ -24,7 +24,7 @@ from prudent.cmr._neural import (
     discrete_positions,
     read_problem,
 )
-from prudent.cmr._report import FitReport, partial_strength, r_squared
+from prudent.cmr._report import FitReport, moment_of_mean, r_squared, strengths
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
@@ -65,6 +65,7 @@ class Defaults:
 class NeuralReport(FitReport):
     """Facts about a fit of DMLCMR.
 
+    With one fold, strength and fit are measured on the rows that some network was stopped on, by that network alone.
     ``moment`` is measured on two audited folds, each with one network for f that was fitted without the fold, by
     nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold, or
     with fewer than four units a fold. It speaks of that fit, which is a little worse than the one that is returned.
@@ -184,7 +185,7 @@ class DMLCMR(NeuralEstimator):
         seeds = [int(s) for s in rng.integers(2**31 - 2, size=3)]
 
         nuisance_network = choose_network(self.nuisance_network, numeric_columns(c))
-        c_standard = Scaler.of(c, together=image_columns(nuisance_network, c.shape[1])).forward(c)
+        c_standard = Scaler.for_network(c, nuisance_network).forward(c)
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
         discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
         network, baseline, observed = choose_network(self.network, problem.embedded_in_x), None, y
@@ -245,18 +246,16 @@ class DMLCMR(NeuralEstimator):
             )
         self.n_columns_ = x.shape[1]
         audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
+        unseen = plan.unseen.rows
         self.report_ = NeuralReport(
             n_rows=len(x),
             n_folds=self.n_folds,
-            outcome_r2=() if self.outcome == "observed" else r_squared(y, outcome.prediction),
-            modelled_r2=r_squared(x[:, modelled], law.nodes.mean()),
+            outcome_r2=() if self.outcome == "observed" else r_squared(y[unseen], outcome.unseen),
+            modelled_r2=r_squared(x[unseen][:, modelled], law.expected),
             modelled=tuple(modelled),
-            strength=tuple(
-                partial_strength(*columns)
-                for columns in zip(x[:, modelled].T, law.nodes.mean().T, law.without_instruments.T, strict=True)
-            ),
+            strength=strengths(x[unseen][:, modelled], law.expected, law.without_instruments),
             moment=_audited_moment(audited, c, groups, seed),
-            moment_of_mean=residual_moment(observed - observed.mean(axis=0), c, seed=seed, groups=groups),
+            moment_of_mean=moment_of_mean(observed, c, groups, seed),
             weight_decay={"outcome": outcome.decays, "action": law.decays},
             discrete=tuple(modelled[j] for j in law.discrete),
             settings=defaults,
@@ -310,8 +309,8 @@ class DMLCMR(NeuralEstimator):
 
         tasks = self._law_tasks(problem)
         if self.outcome_model is None:
-            y, c = Scaler.of(problem.y).forward(problem.y), Scaler.of(problem.c).forward(problem.c)
-            tasks.append(outcome_task(y, c, choose_network(self.nuisance_network, numeric_columns(problem.c))))
+            network, c = self._nuisance_inputs(problem)
+            tasks.append(outcome_task(Scaler.of(problem.y).forward(problem.y), c, network))
         return tasks
 
     def _check_choices(self) -> None:

@@ -14,7 +14,7 @@ KINDS = ("linear", "polynomial", "spline")
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Basis functions of standardised columns; ``knots[j]`` is empty for a column that enters as it is."""
+    """Basis functions of columns, standardised but for linear ones; ``knots[j]`` is empty where one enters plain."""
 
     kind: str
     degree: int
@@ -25,7 +25,9 @@ class Series:
     @classmethod
     def of(cls, array: Matrix, *, kind: str, degree: int, n_knots: int, interactions: bool) -> "Series":
         """Knots at quantiles of the numeric columns; columns of few values enter as they are."""
-        scaler = column_scaler(array)
+        # Plain columns keep their units, so that their coefficients read like those of any table.
+        plain = Scaler(np.zeros(array.shape[1]), np.ones(array.shape[1]))
+        scaler = plain if kind == "linear" else column_scaler(array)
         u = standard(scaler, array)
         knots = []
         for j in range(u.shape[1]):

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from prudent.nn import joined_features
+from prudent.cmr._deep_features import training_ridge
+from prudent.cmr._gp import ridge
+from prudent.nn import apply_in_blocks, joined_features
 
 
 class Game(eqx.Module):
@@ -40,13 +42,6 @@ def moment_game(game: Game, batch: Any, key: Any) -> jax.Array:
     return jnp.sum(stop(g) * e, axis=-1) - (against - against**2 / 4)
 
 
-def ridge(features: jax.Array, target: jax.Array, penalty: jax.Array, weight: jax.Array | None = None) -> jax.Array:
-    """argmin_W mean |target - features W|^2 + penalty |W|^2, the mean with optional weights of rows."""
-    weighted = features / len(features) if weight is None else features * (weight / jnp.sum(weight))[:, None]
-    gram = weighted.T @ features + penalty * jnp.eye(features.shape[1], dtype=features.dtype)
-    return jax.scipy.linalg.solve(gram, weighted.T @ target, assume_a="pos")
-
-
 def two_regressions(game: Game, batch: Any, key: Any) -> jax.Array:
     """Both losses of DFIV on the two halves of a batch (Xu et al., 2021).
 
@@ -58,50 +53,58 @@ def two_regressions(game: Game, batch: Any, key: Any) -> jax.Array:
     first_penalty, second_penalty = stop(game.penalty)
     half = len(batch["y"]) // 2
     function_key, critic_key = _two_keys(key)
-    given = joined_features(game.critic, batch["c"], critic_key)
-    given = jnp.concatenate([jnp.ones_like(given[:, :1]), given], axis=-1)
+    given = with_constant(joined_features(game.critic, batch["c"], critic_key))
     action, context = game.function.features(batch["x"], key=function_key)
 
-    weight = ridge(given[:half], stop(action[:half]), first_penalty)
+    weight = training_ridge(given[:half], stop(action[:half]), first_penalty)
     first = jnp.sum((stop(action[:half]) - given[:half] @ weight) ** 2, axis=-1) + first_penalty * jnp.sum(weight**2)
 
-    weight = ridge(stop(given[:half]), action[:half], first_penalty)
+    weight = training_ridge(stop(given[:half]), action[:half], first_penalty)
     design = game.function.design(stop(given[half:]) @ weight, context[half:])
-    outer = ridge(design, batch["y"][half:], second_penalty)
+    outer = training_ridge(design, batch["y"][half:], second_penalty)
     second = jnp.sum((batch["y"][half:] - design @ outer) ** 2, axis=-1) + second_penalty * jnp.sum(outer**2)
     return jnp.concatenate([first, second])
 
 
-def solve_two_stages(game: Game, data: Any, weight: jax.Array, penalties: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Weights (penalties, p, outcomes) of the second stage from rows with ``weight``, and squared errors of all rows.
+class StageFeatures(eqx.Module):
+    """Features of rows (x, c) in DFIV: of the action, of the context, and (1, features of c)."""
 
-    The features stay as they are; ``penalties`` are those of the second stage.
+    game: Game
+
+    def __call__(self, rows: jax.Array, *, key: Any = None) -> tuple[jax.Array, jax.Array, jax.Array]:
+        function = self.game.function
+        n_x = len(function.columns) + function.n_second
+        return *function.features(rows[:, :n_x]), with_constant(joined_features(self.game.critic, rows[:, n_x:], None))
+
+
+def with_constant(features: jax.Array) -> jax.Array:
+    """A column of ones, and the features."""
+    return jnp.concatenate([jnp.ones_like(features[:, :1]), features], axis=-1)
+
+
+def solve_stack(
+    games: Game, data: dict[str, np.ndarray], train: list[np.ndarray], held: list[np.ndarray], penalties: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both regressions of DFIV for every member on its rows ``train``, exactly; the features stay as they are.
+
+    Returns weights (members, penalties, p, outcomes) of the second stage for each of its ``penalties``, and the mean
+    squared errors (members, penalties) on the rows ``held``.
     """
-    given = joined_features(game.critic, data["c"], None)
-    given = jnp.concatenate([jnp.ones_like(given[:, :1]), given], axis=-1)
-    action, context = game.function.features(data["x"])
-    predicted = given @ ridge(given, action, game.penalty[0], weight)
-    design = game.function.design(predicted, context)
-    outer = jax.vmap(lambda penalty: ridge(design, data["y"], penalty, weight))(penalties)
-    error = jax.vmap(lambda w: jnp.sum((data["y"] - design @ w) ** 2, axis=-1))(outer)
-    return outer, error
+    features = apply_in_blocks(StageFeatures(games), np.hstack([data["x"], data["c"]]))
+    weights, errors = [], []
+    for member, (rows, others) in enumerate(zip(train, held, strict=True)):
+        action, context, given = (np.asarray(part[member], dtype=float) for part in features)
+        first = _solve(given[rows], action[rows], float(games.penalty[member, 0]))
+        design = np.asarray(games.function.design(given @ first, context), dtype=float)
+        outer = np.stack([_solve(design[rows], data["y"][rows], float(penalty)) for penalty in penalties])
+        weights.append(outer)
+        errors.append([np.mean(np.sum((data["y"][others] - design[others] @ w) ** 2, axis=1)) for w in outer])
+    return np.stack(weights), np.array(errors)
 
 
-@eqx.filter_jit
-def solve_stack(games: Game, data: Any, weight: jax.Array, penalties: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """:func:`solve_two_stages` for every member of a stack with its own row weights (members, rows).
-
-    Returns the weights (members, penalties, p, outcomes) and the mean squared error on the rows of weight zero
-    (members, penalties). One member at a time: the design matrix of all rows is the largest array of a fit.
-    """
-    params, static = eqx.partition(games, eqx.is_array)
-
-    def one(member: Any) -> tuple[jax.Array, jax.Array]:
-        outer, error = solve_two_stages(eqx.combine(member[0], static), data, member[1], penalties)
-        held = 1.0 - member[1]
-        return outer, error @ held / jnp.maximum(jnp.sum(held), 1.0)
-
-    return jax.lax.map(one, (params, weight))
+def _solve(features: np.ndarray, target: np.ndarray, penalty: float) -> np.ndarray:
+    """argmin_W mean |target - features W|^2 + penalty |W|^2."""
+    return ridge(features.T @ features / len(features), features.T @ target / len(features), penalty)
 
 
 def choose_by_moments(residual: np.ndarray, critic: np.ndarray, reference: np.ndarray) -> np.ndarray:

@@ -39,24 +39,22 @@ class Layout:
 
     @classmethod
     def of(cls, array: Matrix, front: list[int]) -> "Layout":
-        """Sort the columns that are not in front; neighbouring indicators that sum to one are one category."""
+        """Sort the columns that are not in front; neighbouring indicators that sum to one are one category.
+
+        A level that no row has is part of its category where it stands between or before others.
+        """
         numeric: list[tuple[int, ...]] = []
         categories: list[tuple[int, ...]] = []
-        run: list[int] = []
-        n_columns = array.shape[1]
-        for j in range(n_columns + 1):
-            # One step beyond the last column ends the last run.
-            usable = j < n_columns and j not in front and np.ptp(array[:, j]) > 0
-            if usable and np.isin(array[:, j], (0.0, 1.0)).all():
-                run.append(j)
-                if np.all(array[:, run].sum(axis=1) == 1):
-                    categories.append(tuple(run))
-                    run.clear()
-                continue
-            categories.extend((k,) for k in run)
-            run.clear()
-            if usable:
-                numeric.append((j,))
+        j, n_columns = 0, array.shape[1]
+        is_indicator = [j not in front and bool(np.isin(array[:, j], (0.0, 1.0)).all()) for j in range(n_columns)]
+        while j < n_columns:
+            end = _category_end(array, is_indicator, j)
+            varies = j not in front and np.ptp(array[:, j]) > 0
+            if end > j + 1:
+                categories.append(tuple(range(j, end)))
+            elif varies:
+                (categories if is_indicator[j] else numeric).append((j,))
+            j = max(end, j + 1)
         if len(numeric) > MAX_SCALES:
             numeric = [tuple(j for (j,) in numeric)]
         return cls(tuple(front), tuple(numeric), tuple(categories))
@@ -110,6 +108,21 @@ class Layout:
             centre += [2.0, *[0.0] * n_levels]
             precision += [0.1, *[1.0] * n_levels]
         return np.array(centre), np.array(precision)
+
+
+def _category_end(array: Matrix, is_indicator: list[bool], start: int) -> int:
+    """Where the shortest category that starts at a column ends; ``start`` if there is none."""
+    total = np.zeros(len(array))
+    for j in range(start, array.shape[1]):
+        if not is_indicator[j]:
+            return start
+        total += array[:, j]
+        if total.max() > 1:
+            return start
+        # A column of ones is a constant, not a category of one level.
+        if total.min() == 1:
+            return j + 1 if np.ptp(array[:, start : j + 1], axis=0).any() else start
+    return start
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,6 +38,7 @@ class ImageFeatures:
         from scipy.linalg import hadamard
 
         shape = check_shape(shape, pixels.shape[1])
+        _check_width(pixels, shape)
         described = _describe(pixels, shape)
         mean = described.mean(axis=0)
         centred = described - mean
@@ -51,6 +52,11 @@ class ImageFeatures:
         # A fixed sign for every component, so that two machines give the same features.
         vectors = vectors[:, :size] * np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(len(values))][:size])
         return cls(shape, mean, vectors @ hadamard(size) / size**0.5)
+
+    @classmethod
+    def of_last(cls, context: Matrix, shape: Any) -> Self:
+        """Fit to the images that are the last columns of a context."""
+        return cls.fit(context[:, -int(np.prod(check_shape(shape, context.shape[1]))) :], shape)
 
     @property
     def n_pixels(self) -> int:
@@ -69,6 +75,7 @@ class ImageFeatures:
 
     def __call__(self, pixels: Matrix) -> Matrix:
         """Features of images."""
+        _check_width(pixels, self.shape)
         return (_describe(pixels, self.shape) - self.mean) @ self.components
 
 
@@ -84,6 +91,15 @@ def check_shape(shape: Any, n_columns: int) -> tuple[int, int, int]:
     if int(np.prod(sizes)) > n_columns:
         raise DataError(f"Images of shape {sizes} take {int(np.prod(sizes))} columns, got {n_columns}.")
     return sizes
+
+
+def _check_width(pixels: Matrix, shape: tuple[int, int, int]) -> None:
+    n_pixels = int(np.prod(shape))
+    if pixels.shape[1] != n_pixels:
+        raise DataError(
+            f"Images of shape {shape} take {n_pixels} columns, got {pixels.shape[1]}. Give the columns of the pixels "
+            "only."
+        )
 
 
 def _describe(pixels: Matrix, shape: tuple[int, int, int]) -> Matrix:

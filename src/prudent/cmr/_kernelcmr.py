@@ -15,7 +15,7 @@ from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import Atoms, fit_atoms
 from prudent.cmr._base import MomentEstimator
-from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._folds import cross_fit_folds, unseen_folds
 from prudent.cmr._gp import (
     GaussianProcess,
     Layout,
@@ -114,6 +114,11 @@ class KernelCMR(MomentEstimator):
             task.advance("action")
             penalty = self._fit_function(problem, s, by_fold, atoms, folds, rng)
             task.advance("function")
+            if len(folds) == 1:
+                # What is reported speaks of rows that were not seen.
+                apart = unseen_folds(problem.n_rows, rng, problem.groups)
+                for rows, w in zip(apart, outcome.coefficients(apart), strict=True):
+                    s[rows] = outcome.predict(outcome.design[rows], w)
         self.report_ = KernelReport(
             **facts_of_atoms(problem, s, atoms, n_folds=self.n_folds, discrete=discrete, seed=seed),
             penalty=penalty,
@@ -153,7 +158,8 @@ class KernelCMR(MomentEstimator):
     def _regression(self, problem: Problem, rng: np.random.Generator):
         """A cross-fitted regression by Gaussian processes, as :func:`fit_atoms` wants it."""
 
-        def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray]):
+        def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray], groups: np.ndarray | None = None):
+            # Groups are of no concern: parameters maximise a likelihood, nothing is chosen on held-out rows.
             # The levels of a discrete action share a kernel; every continuous action has its own.
             joint = target.shape[1] if np.isin(target, (0.0, 1.0)).all() else 1
             fitted = []
@@ -190,7 +196,7 @@ class KernelCMR(MomentEstimator):
         y = standard(self.y_scaler_, problem.y)
         front = list(problem.modelled)
         scaler = Scaler(self.x_scaler_.mean[front], self.x_scaler_.scale[front])
-        law = Atoms(standard(scaler, atoms.value), atoms.weight, atoms.without)
+        law = dataclasses.replace(atoms, value=standard(scaler, atoms.value))
         layout = Layout.of(problem.x, front)
         self.kernel_ = tune_kernel(layout, u, law.mean(), law.variance(), y, rng=rng)
         self.landmarks_ = u[rng.permutation(len(u))[: self.n_landmarks]]

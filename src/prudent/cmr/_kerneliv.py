@@ -115,7 +115,8 @@ class KernelIV(MomentEstimator):
                 check_positive(name, getattr(self, name))
         problem = Problem.of("KernelIV", y, x, c, seed=seed, groups=groups)
         rng = np.random.default_rng(seed)
-        halves = cross_fit_folds(len(problem.x), 2, rng, problem.groups)
+        user = "KernelIV learns its two stages on two halves of the data, for which it"
+        halves = cross_fit_folds(len(problem.x), 2, rng, problem.groups, user=user)
         self.modelled_, self.known_ = list(problem.modelled), list(problem.known)
         self.y_scaler_ = Scaler.of(problem.y)
         x_scaler, c_scaler = column_scaler(problem.x), column_scaler(problem.c)
@@ -282,7 +283,7 @@ class KernelIV(MomentEstimator):
         moment = vectors.T @ (c_first.T @ targets[0])
         rotated = c_second @ vectors
         # The penalty is judged on part of the rows and outputs; all of them would cost more than the fit.
-        rows, columns = slice(0, 1000), rng.permutation(2 * n_features)[:200]
+        columns, rows = rng.permutation(2 * n_features)[:200], rng.permutation(n_second)[:1000]
 
         def first_loss(penalty: float) -> float:
             guess = (rotated[rows] / (values + n_first * penalty)) @ moment[:, columns]

@@ -16,6 +16,7 @@ from scipy.special import ndtr
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, is_discrete
+from prudent.cmr._atoms import in_two_halves
 from prudent.errors import DataError
 from prudent.nn import (
     Categorical,
@@ -30,7 +31,7 @@ from prudent.nn import (
 
 # Nodes per row and level for continuous columns.
 N_NODES = 64
-# Permutations of the instruments that measure their strength.
+# Permutations of the instruments that measure their strength, in two halves.
 N_PERMUTATIONS = 10
 MAX_LEVELS = 100
 
@@ -74,13 +75,15 @@ class LawSettings:
 class LawFit:
     """Cross-fitted law: nodes for every row from the networks that have not seen it.
 
-    ``audit`` has, for each audited fold, the nodes of all other rows from that fold's own networks.
-    ``without_instruments`` is the mean of every row with the columns of c that are not in x permuted among rows: what
-    the law says when the instruments say nothing.
+    ``audit`` has, for each audited fold, the nodes of all other rows from that fold's own networks. ``expected`` are
+    the means of the rows ``plan.unseen``, from networks that were not trained on them; ``without_instruments``
+    (2, n, d) twice the same with the columns of c that are not in x permuted among rows, independently: what the law
+    says when the instruments say nothing.
     """
 
     nodes: Nodes
     audit: tuple[Nodes, ...]
+    expected: np.ndarray
     without_instruments: np.ndarray
     discrete: tuple[int, ...]
     decays: tuple[float, ...]
@@ -118,26 +121,33 @@ def fit_law(
         known = [
             Nodes(np.zeros((len(a.rows), 1, 1, 0)), np.ones((len(a.rows), 1)), True, False) for a in plan.all_parts
         ]
-        return LawFit(known[0], tuple(known[1:]), np.zeros((len(x), 0)), (), ())
+        nothing = np.zeros((2, len(plan.unseen.rows), 0))
+        return LawFit(known[0], tuple(known[1:]), nothing[0], nothing, (), ())
     continuous = tuple(j for j in range(x.shape[1]) if j not in discrete)
     rng = np.random.default_rng(seed)
     permuted = _permuted(c, instruments, np.random.default_rng(seed))
     decays: list[float] = []
-    without = np.zeros_like(x)
-    levels, level = np.zeros((1, 0)), np.zeros(len(x), dtype=int)
+    unseen = plan.unseen
+    expected = np.zeros((len(unseen.rows), x.shape[1]))
+    without = np.zeros((2, *expected.shape))
+    levels, level, chances = np.zeros((1, 0)), np.zeros(len(x), dtype=int), np.ones((len(unseen.rows), 1))
     weights = [np.ones((len(part.rows), 1)) for part in plan.all_parts]
     if discrete:
         levels, level = np.unique(x[:, discrete], axis=0, return_inverse=True)
         level = level.reshape(-1)
-        weights, blind, decay = _fit_levels(level, len(levels), c, permuted, plan, settings, seed, progress)
-        without[:, discrete] = blind @ levels
+        networks, decay = _fit_task(level_task(level, len(levels), c, settings.network), plan, settings, seed, progress)
+        probability = np.exp(apply_in_blocks(networks, c))
+        weights, chances = [part.average(probability) for part in plan.all_parts], unseen.average(probability)
+        expected[:, discrete] = chances @ levels
+        blind = [unseen.average(np.exp(apply_in_blocks(networks, c_permuted))) for c_permuted in permuted]
+        without[:, :, discrete] = in_two_halves([chance @ levels for chance in blind])
         decays.append(decay)
     if not continuous:
         nodes = [
             Nodes(np.broadcast_to(levels[None, :, None, :], (*w.shape, 1, len(discrete))), w, True, False)
             for w in weights
         ]
-        return LawFit(nodes[0], tuple(nodes[1:]), without, discrete, tuple(decays))
+        return LawFit(nodes[0], tuple(nodes[1:]), expected, without, discrete, tuple(decays))
 
     scaler = _residual_coordinates(x[:, continuous], c)
     indicator = np.eye(len(levels), dtype=np.float32) if discrete else np.zeros((1, 0), np.float32)
@@ -146,19 +156,20 @@ def fit_law(
     )
     mixture, decay = _fit_task(task, plan, settings, seed + 1, progress)
     decays.append(decay)
-    own = plan.all_parts[0]
-    for c_permuted in permuted:
-        means = apply_in_blocks(mixture, np.hstack([c_permuted, indicator[level]])).expectation()
-        without[:, continuous] += scaler.back(own.average(np.asarray(means))) / len(permuted)
+    blind = [apply_in_blocks(mixture, np.hstack([p, indicator[level]])).expectation() for p in permuted]
+    without[:, :, continuous] = in_two_halves([scaler.back(unseen.average(np.asarray(means))) for means in blind])
     values = [np.empty((*w.shape, N_NODES, x.shape[1])) for w in weights]
     for number in range(len(levels)):
         given = np.hstack([c, np.broadcast_to(indicator[number], (len(c), indicator.shape[1]))])
-        for value, drawn in zip(values, _part_nodes(mixture, given, plan, rng), strict=True):
+        laws = apply_in_blocks(mixture, given)
+        means = scaler.back(unseen.average(np.asarray(laws.expectation())))
+        expected[:, continuous] += chances[:, number, None] * means
+        for value, drawn in zip(values, _part_nodes(laws, plan, rng), strict=True):
             value[:, number][:, :, discrete] = levels[number]
             value[:, number][:, :, continuous] = scaler.back(drawn)
     paired = len(continuous) == 1
     nodes = [Nodes(v, w, is_exact=False, paired=paired) for v, w in zip(values, weights, strict=True)]
-    return LawFit(nodes[0], tuple(nodes[1:]), without, discrete, tuple(decays))
+    return LawFit(nodes[0], tuple(nodes[1:]), expected, without, discrete, tuple(decays))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,18 +290,11 @@ def _fit_task(task: FitTask, plan, settings, seed, progress):
     return networks, decay
 
 
-def _fit_levels(level, n_levels, c, permuted, plan, settings, seed, progress):
-    task = level_task(level, n_levels, c, settings.network)
-    networks, decay = _fit_task(task, plan, settings, seed, progress)
-    probability = np.exp(apply_in_blocks(networks, c))
-    own = plan.all_parts[0]
-    blind = np.mean([own.average(np.exp(apply_in_blocks(networks, p))) for p in permuted], axis=0)
-    return [part.average(probability) for part in plan.all_parts], blind, decay
+def _part_nodes(mixture: Any, plan: FoldPlan, rng: np.random.Generator) -> list[np.ndarray]:
+    """Nodes (rows, N_NODES, d) in standard units for every part of the plan, from the ensembles it names.
 
-
-def _part_nodes(networks, given, plan, rng) -> list[np.ndarray]:
-    """Nodes (rows, N_NODES, d) in standard units for every part of the plan, from the ensembles it names."""
-    mixture = apply_in_blocks(networks, given)
+    ``mixture`` has the laws of all rows from every network.
+    """
     weight = np.exp(mixture.log_weight)
     d = mixture.mean.shape[-1]
     result = []

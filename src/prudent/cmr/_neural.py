@@ -2,14 +2,14 @@
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from prudent.cmr._arrays import Scaler, as_matrix, numeric_columns
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
-from prudent.cmr._problem import Problem, check_count
+from prudent.cmr._problem import Problem, check_count, params_from_json, simple_params
 
 if TYPE_CHECKING:
     from prudent._progress import Progress
@@ -40,7 +40,7 @@ def check_counts(estimator: Any, *names: str) -> None:
 
 def discrete_positions(discrete: Any, problem: Problem) -> Any:
     """The user's choice of discrete columns, counted among the modelled ones."""
-    return discrete if isinstance(discrete, str) else tuple(problem.discrete(discrete))
+    return tuple(problem.discrete(discrete))
 
 
 def choose_network(spec: Any, embed: tuple[int, ...]) -> Any:
@@ -51,6 +51,25 @@ def choose_network(spec: Any, embed: tuple[int, ...]) -> Any:
     if isinstance(spec, TabularSpec) and spec.embed is None:
         return dataclasses.replace(spec, embed=embed if len(embed) <= MAX_EMBEDDED else ())
     return spec
+
+
+def embed_beside_image(estimator: Any, x: np.ndarray, c: np.ndarray, n_features: int, n_actions: int) -> Any:
+    """Networks for tables with image features: waves for the numeric columns, none for actions and features.
+
+    Estimators left to themselves would count the features among the numeric columns, find too many, and embed none.
+    """
+    if not isinstance(estimator, NeuralEstimator):
+        return estimator
+    seen = {
+        "x": tuple(j for j in numeric_columns(x[:, :-n_features]) if j >= n_actions),
+        "context": numeric_columns(x[:, n_actions:-n_features]),
+        "c": numeric_columns(c[:, :-n_features]),
+    }
+    networks = {
+        name: choose_network(estimator.stage_network(name), seen[inputs])
+        for name, inputs in estimator.network_inputs.items()
+    }
+    return estimator.set_params(**networks)
 
 
 def single_fold_plan(problem: Problem, n_members: int, rng: np.random.Generator) -> "FoldPlan":
@@ -80,6 +99,10 @@ class NeuralEstimator(MomentEstimator):
     discrete: Any
     n_components: int
     nuisance_network: Any
+    # What the networks see that may embed columns: all of "x", all of "c", or the "context" (the known columns of x).
+    network_inputs: ClassVar[dict[str, str]] = {"network": "x", "nuisance_network": "c"}
+    # Fields of the training that the estimator sets itself, with what to do instead.
+    own_fields: ClassVar[dict[str, str]] = {}
 
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""
@@ -92,10 +115,9 @@ class NeuralEstimator(MomentEstimator):
         from prudent.cmr._second_stage import function_to_arrays
         from prudent.nn import spec_to_json
 
-        simple = {k: v for k, v in self.get_params().items() if isinstance(v, int | float | str | None)}
         record = {
             "kind": type(self).__name__,
-            "params": simple,
+            "params": simple_params(self.get_params()),
             "network": spec_to_json(self.network_),
             "n_columns": self.n_columns_,
         }
@@ -107,7 +129,7 @@ class NeuralEstimator(MomentEstimator):
         from prudent.cmr._second_stage import function_from_arrays
         from prudent.nn import spec_from_json
 
-        model = cls(**record["params"])
+        model = cls(**params_from_json(record["params"]))
         model.network_ = spec_from_json(record["network"])
         model.n_columns_ = int(record["n_columns"])
         model.function_ = function_from_arrays(model.network_, model.n_columns_, arrays)
@@ -127,13 +149,14 @@ class NeuralEstimator(MomentEstimator):
         from prudent.cmr._law import discrete_columns, law_tasks
 
         x = problem.x[:, problem.modelled]
-        return law_tasks(
-            x,
-            Scaler.of(problem.c).forward(problem.c),
-            discrete_columns(x, discrete_positions(self.discrete, problem)),
-            self.n_components,
-            choose_network(self.nuisance_network, numeric_columns(problem.c)),
-        )
+        network, c = self._nuisance_inputs(problem)
+        discrete = discrete_columns(x, discrete_positions(self.discrete, problem))
+        return law_tasks(x, c, discrete, self.n_components, network)
+
+    def _nuisance_inputs(self, problem: Problem) -> tuple[Any, np.ndarray]:
+        """Network of the nuisances, and what it sees: c in standard units."""
+        network = choose_network(self.nuisance_network, numeric_columns(problem.c))
+        return network, Scaler.for_network(problem.c, network).forward(problem.c)
 
     def _candidate_functions(
         self,
@@ -150,14 +173,19 @@ class NeuralEstimator(MomentEstimator):
         from prudent.cmr._second_stage import ScoreLoss, fit_function_candidates, score_arrays
         from prudent.nn import stack_groups
 
-        scalers = Scaler.of(problem.x), Scaler.of(problem.y)
         settings = [(choose_network(c.network, problem.embedded_in_x), c.train) for c in candidates]
-        return fit_function_candidates(
-            stack_groups(settings),
-            ScoreLoss(problem.slots, part.nodes.is_exact, part.nodes.paired, one_draw),
-            score_arrays([part], problem.slots, *scalers),
-            split,
-            scalers,
-            seed=seed,
-            progress=progress,
-        )
+        found: dict[int, SecondStage] = {}
+        for group in stack_groups(settings):
+            # Candidates of one shape take the same columns as an image.
+            scalers = Scaler.for_network(problem.x, group.network), Scaler.of(problem.y)
+            functions = fit_function_candidates(
+                group,
+                ScoreLoss(problem.slots, part.nodes.is_exact, part.nodes.paired, one_draw),
+                score_arrays([part], problem.slots, *scalers),
+                split,
+                scalers,
+                seed=seed,
+                progress=progress,
+            )
+            found |= dict(zip(group.places, functions, strict=True))
+        return [found[place] for place in range(len(candidates))]

@@ -15,11 +15,13 @@ from prudent.nn import FitTask, FoldPlan, NetworkSpec, TrainConfig, apply_in_blo
 class OutcomeFit:
     """Prediction of every row's outcome from models that have not seen the row (one fold: from all rows).
 
-    ``audit`` has, for each audited fold, the predictions of that fold's models for all other rows.
+    ``audit`` has, for each audited fold, the predictions of that fold's models for all other rows; ``unseen`` those for
+    the rows ``plan.unseen``, from models that were not trained on them.
     """
 
     prediction: Matrix
     audit: tuple[Matrix, ...]
+    unseen: Matrix
     decays: tuple[float, ...]
 
 
@@ -71,32 +73,44 @@ def fit_outcome(
     )
     outputs = apply_in_blocks(networks, c_standard)
     parts = [scaler.back(part.average(outputs)) for part in plan.all_parts]
-    return OutcomeFit(parts[0], tuple(parts[1:]), (decay,))
+    return OutcomeFit(parts[0], tuple(parts[1:]), scaler.back(plan.unseen.average(outputs)), (decay,))
 
 
 def observed_outcome(y: Matrix, c: Matrix, c_standard: np.ndarray, plan: FoldPlan, **_: Any) -> OutcomeFit:
     """The outcome itself in place of a fit of its mean."""
-    return OutcomeFit(y, tuple(y[part.rows] for part in plan.all_parts[1:]), ())
+    return OutcomeFit(y, tuple(y[part.rows] for part in plan.all_parts[1:]), y[plan.unseen.rows], ())
 
 
 def _fit_sklearn(y, c, plan, outcome_model, seed, progress) -> OutcomeFit:
     from sklearn.base import clone
     from sklearn.multioutput import MultiOutputRegressor
 
-    prediction, audit = np.empty_like(y), []
-    task = None if progress is None else progress.start("outcome", len(plan.folds))
-    for fold, rows in enumerate(plan.folds):
-        model = clone(outcome_model)
+    def fitted(train: np.ndarray) -> Any:
+        model: Any = clone(outcome_model)
         # A forest that draws from a global generator would break "one seed decides everything".
         unset = {k: seed for k, v in model.get_params().items() if k.split("__")[-1] == "random_state" and v is None}
         model.set_params(**unset)
         if y.shape[1] > 1:
             model = MultiOutputRegressor(model)
+        return model.fit(c[train], y[train] if y.shape[1] > 1 else y[train, 0])
+
+    def predicted(model: Any, rows: np.ndarray) -> Matrix:
+        return np.asarray(model.predict(c[rows])).reshape(len(rows), -1)
+
+    prediction, audit = np.empty_like(y), []
+    task = None if progress is None else progress.start("outcome", len(plan.folds))
+    for fold, rows in enumerate(plan.folds):
         train = plan.training_rows(fold)
-        model.fit(c[train], y[train] if y.shape[1] > 1 else y[train, 0])
-        prediction[rows] = np.asarray(model.predict(c[rows])).reshape(len(rows), -1)
+        model = fitted(train)
+        prediction[rows] = predicted(model, rows)
         if fold < plan.n_audit:
-            audit.append(np.asarray(model.predict(c[train])).reshape(len(train), -1))
+            audit.append(predicted(model, train))
         if task is not None:
             task.advance()
-    return OutcomeFit(prediction, tuple(audit), ())
+    unseen = plan.unseen.rows
+    if len(plan.folds) == 1:
+        # The one model has seen all rows; its fit is judged by models that have not seen the rows of each piece.
+        everything = np.arange(plan.n_rows)
+        parts = [(np.setdiff1d(everything, rows), rows) for _, rows, _ in plan.unseen.pieces]
+        return OutcomeFit(prediction, (), np.concatenate([predicted(fitted(a), b) for a, b in parts]), ())
+    return OutcomeFit(prediction, tuple(audit), prediction[unseen], ())

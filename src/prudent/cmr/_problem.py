@@ -1,7 +1,7 @@
 """The arrays of a moment problem after their checks, with the roles of their columns."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -80,18 +80,22 @@ class Problem:
     def inner_folds(self, n_folds: int, rng: np.random.Generator) -> list[np.ndarray]:
         """Folds for choices inside a fit: ``n_folds`` of them, or fewer where there are few units."""
         n_units = len(self.x) if self.groups is None else len(np.unique(self.groups))
-        return cross_fit_folds(len(self.x), max(2, min(n_folds, n_units // 2)), rng, self.groups)
+        user = "Choices inside a fit are made on held-out units, for which it"
+        return cross_fit_folds(len(self.x), max(2, min(n_folds, n_units // 2)), rng, self.groups, user=user)
 
     def discrete(self, setting: Any) -> list[int]:
         """Positions in ``modelled`` of its discrete columns, from the data ("auto") or as the user says."""
-        if isinstance(setting, str):
-            if setting != "auto":
-                raise DataError(f"discrete must be 'auto' or column numbers of x, got {setting!r}.")
+        if isinstance(setting, str) and setting == "auto":
             return [p for p, j in enumerate(self.modelled) if is_discrete(self.x[:, j])]
-        for j in setting:
-            if not 0 <= int(j) < self.x.shape[1]:
-                raise DataError(f"discrete names column {j}, but x has columns 0 to {self.x.shape[1] - 1}.")
-        return [p for p, j in enumerate(self.modelled) if j in {int(k) for k in setting}]
+        width = self.x.shape[1]
+        columns = np.asarray(list(setting) if isinstance(setting, Collection) else setting)
+        is_valid = columns.ndim == 1 and (len(columns) == 0 or np.issubdtype(columns.dtype, np.integer))
+        if isinstance(setting, str) or not is_valid or np.any((columns < 0) | (columns >= width)):
+            raise DataError(
+                f"discrete must be 'auto' or a list of column numbers of x (0 to {width - 1}), got {setting!r}. "
+                "Name the columns by number, () for none."
+            )
+        return [p for p, j in enumerate(self.modelled) if j in {int(k) for k in columns}]
 
 
 def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
@@ -124,7 +128,13 @@ def check_candidates(name: str, values: Any) -> None:
 
 def simple_params(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters that JSON can hold; sequences as lists."""
-    simple = {k: list(v) if isinstance(v, tuple) else v for k, v in params.items()}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple | list | np.ndarray):
+            return [plain(v) for v in value]
+        return value.item() if isinstance(value, np.generic) else value
+
+    simple = {k: plain(v) for k, v in params.items()}
     return {k: v for k, v in simple.items() if isinstance(v, bool | int | float | str | list | None)}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prudent.cmr._arrays import Matrix
-from prudent.cmr._base import MomentError, residual_moment
+from prudent.cmr._base import MIN_UNITS, MomentError, residual_moment
 
 if TYPE_CHECKING:
     from prudent.cmr._atoms import Atoms
@@ -32,49 +32,72 @@ class FitReport:
     modelled: tuple[int, ...]
     strength: tuple[Strength, ...]
     moment: MomentError | None
-    moment_of_mean: MomentError
+    moment_of_mean: MomentError | None
     discrete: tuple[int, ...]
 
 
 def facts_of_atoms(
     problem: "Problem", s: Matrix, atoms: "Atoms", *, n_folds: int, discrete: Any, seed: int
 ) -> dict[str, Any]:
-    """The fields of a :class:`FitReport` for a fit whose law of X is made of atoms; no fold is audited."""
-    modelled, mean = problem.x[:, problem.modelled], atoms.mean()
+    """The fields of a :class:`FitReport` for a fit whose law of X is made of atoms; no fold is audited.
+
+    ``s`` are predictions of the outcome by models that have not seen the row.
+    """
+    modelled = problem.x[:, problem.modelled]
     return {
         "n_rows": len(problem.x),
         "n_folds": n_folds,
         "outcome_r2": r_squared(problem.y, s),
-        "modelled_r2": r_squared(modelled, mean),
+        "modelled_r2": r_squared(modelled, atoms.expected),
         "modelled": tuple(problem.modelled),
-        "strength": tuple(partial_strength(*parts) for parts in zip(modelled.T, mean.T, atoms.without.T, strict=True)),
+        "strength": strengths(modelled, atoms.expected, atoms.without),
         "moment": None,
-        "moment_of_mean": residual_moment(
-            problem.y - problem.y.mean(axis=0), problem.c, seed=seed, groups=problem.groups
-        ),
+        "moment_of_mean": moment_of_mean(problem.y, problem.c, problem.groups, seed),
         "discrete": tuple(problem.modelled[p] for p in discrete),
     }
 
 
-def partial_strength(actual: np.ndarray, predicted: np.ndarray, without: np.ndarray) -> Strength:
-    """Strength of the instruments for an action, given the context.
+def moment_of_mean(y: Matrix, c: Matrix, groups: np.ndarray | None, seed: int) -> MomentError | None:
+    """Moment error of a constant: what there is to explain. None where there are too few units to measure it."""
+    if groups is not None and len(np.unique(groups)) < MIN_UNITS:
+        return None
+    return residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups)
 
-    ``predicted`` is the out-of-fold mean of the action, ``without`` the same with the instruments permuted; their
-    difference is the constructed instrument. Subtracting ``without`` on both sides removes what the context explains,
-    which would otherwise count as strength. With one constructed instrument the effective F of Montiel Olea and
-    Pflueger is the heteroskedasticity-robust F. A negative slope, which noise produces out of fold, is no strength.
+
+def strengths(actual: Matrix, predicted: Matrix, without: np.ndarray) -> tuple[Strength, ...]:
+    """Strength of the instruments for every action, given the context.
+
+    ``predicted`` is the out-of-fold mean of the actions, ``without`` (2, n, d) twice the same with the instruments
+    permuted, by independent permutations. Subtracting it on both sides removes what the context explains, which would
+    otherwise count as strength; a single one would count its own noise as strength.
     """
-    a, z = actual - without, predicted - without
-    a, z = a - a.mean(), z - z.mean()
-    if z @ z <= 1e-12 * (a @ a):
+    columns = zip(actual.T, predicted.T, without[0].T, without[1].T, strict=True)
+    return tuple(partial_strength(*parts) for parts in columns)
+
+
+def partial_strength(
+    actual: np.ndarray, predicted: np.ndarray, without: np.ndarray, without_again: np.ndarray | None = None
+) -> Strength:
+    """Strength of the instruments for one action, given the context; see :func:`strengths`.
+
+    Products take one of the two ``without`` on each side, so that their noise has mean zero (without a second one they
+    take the same). With one constructed instrument the effective F of Montiel Olea and Pflueger is the
+    heteroskedasticity-robust F. A negative slope, which noise produces out of fold, is no strength.
+    """
+    both = (without, without if without_again is None else without_again)
+    a, z = ([centred(part - w) for w in both] for part in (actual, predicted))
+    zz, aa, za = z[0] @ z[1], a[0] @ a[1], (z[0] @ a[1] + z[1] @ a[0]) / 2
+    if zz <= 1e-12 * aa or za <= 0:
         return Strength(0.0, 0.0)
-    slope = (z @ a) / (z @ z)
-    variance = np.sum((z * (a - slope * z)) ** 2) / (z @ z) ** 2
-    if slope <= 0:
-        return Strength(0.0, 0.0)
-    return Strength(
-        float(slope**2 / variance) if variance > 0 else float("inf"), float((z @ a) ** 2 / ((z @ z) * (a @ a)))
-    )
+    slope = za / zz
+    mean_a, mean_z = (a[0] + a[1]) / 2, (z[0] + z[1]) / 2
+    variance = np.sum((mean_z * (mean_a - slope * mean_z)) ** 2) / zz**2
+    return Strength(float(slope**2 / variance) if variance > 0 else float("inf"), float(min(za**2 / (zz * aa), 1.0)))
+
+
+def centred(column: np.ndarray) -> np.ndarray:
+    """The column less its mean."""
+    return column - column.mean()
 
 
 def r_squared(actual: Matrix, predicted: Matrix) -> tuple[float, ...]:

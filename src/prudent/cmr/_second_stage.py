@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, image_columns
+from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._law import Nodes
 from prudent.nn import (
     NetworkSpec,
@@ -156,7 +156,7 @@ def fit_second_stage(
     slots : tuple of int
         Position in (modelled, known) of every column of x.
     """
-    x_scaler, y_scaler = Scaler.of(x, together=image_columns(network, x.shape[1])), Scaler.of(y)
+    x_scaler, y_scaler = Scaler.for_network(x, network), Scaler.of(y)
     data = score_arrays(parts, slots, x_scaler, y_scaler)
     ends = np.cumsum([len(part.s) for part in parts])
     blocks = [np.arange(end - len(part.s), end) for part, end in zip(parts, ends, strict=True)]
@@ -194,7 +194,7 @@ def fit_second_stage(
 
 
 def fit_function_candidates(
-    groups: Sequence[StackGroup],
+    group: StackGroup,
     loss: ScoreLoss,
     data: dict[str, np.ndarray],
     split: tuple[np.ndarray, np.ndarray],
@@ -203,37 +203,31 @@ def fit_function_candidates(
     seed: int,
     progress: Progress | None,
 ) -> list[SecondStage]:
-    """One function per candidate, in the order of their places; candidates of one shape are one stack.
+    """One function per candidate of a group, which is one stack.
 
     ``split`` has the rows for training and for stopping (which may be none).
     """
     x_scaler, y_scaler = scalers
-    found: dict[int, SecondStage] = {}
-    for group in groups:
-        count = len(group.places)
-        networks = stack_networks(
-            lambda key, network=group.network: network(len(x_scaler.mean), len(y_scaler.mean), key=key),
-            count,
-            jax.random.key(seed),
-        )
-        if group.numbers.dropout_rate is not None:
-            networks = with_dropout(networks, group.numbers.dropout_rate)
-        networks, _ = fit_stack(
-            networks,
-            loss,
-            data,
-            [split[0]] * count,
-            [split[1]] * count,
-            group.config,
-            seed=seed,
-            learning_rate=group.numbers.learning_rate,
-            weight_decay=group.numbers.weight_decay,
-            progress=progress,
-            label="candidates for f",
-        )
-        for member, place in enumerate(group.places):
-            found[place] = SecondStage(take_members(networks, np.array([member])), x_scaler, y_scaler)
-    return [found[place] for place in sorted(found)]
+    count = len(group.places)
+    networks = stack_networks(
+        lambda key: group.network(len(x_scaler.mean), len(y_scaler.mean), key=key), count, jax.random.key(seed)
+    )
+    if group.numbers.dropout_rate is not None:
+        networks = with_dropout(networks, group.numbers.dropout_rate)
+    networks, _ = fit_stack(
+        networks,
+        loss,
+        data,
+        [split[0]] * count,
+        [split[1]] * count,
+        group.config,
+        seed=seed,
+        learning_rate=group.numbers.learning_rate,
+        weight_decay=group.numbers.weight_decay,
+        progress=progress,
+        label="candidates for f",
+    )
+    return [SecondStage(take_members(networks, np.array([member])), x_scaler, y_scaler) for member in range(count)]
 
 
 def function_to_arrays(function: SecondStage) -> dict[str, np.ndarray]:

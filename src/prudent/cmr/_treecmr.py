@@ -14,9 +14,9 @@ from threadpoolctl import threadpool_limits
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
-from prudent.cmr._atoms import Atoms, fit_atoms
+from prudent.cmr._atoms import Atoms, Regress, fit_atoms
 from prudent.cmr._base import MomentEstimator
-from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._folds import cross_fit_folds, held_out_groups, unseen_folds
 from prudent.cmr._gp import column_scaler, ridge, standard
 from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
 from prudent.cmr._report import FitReport, facts_of_atoms
@@ -26,6 +26,8 @@ MODELS = ("boosting", "forest")
 SCORES = ("orthogonal", "deepiv")
 LEAVES = ("linear", "constant")
 MAX_DENSE_LEAVES = 64
+# Folds of the outcome model by which the number of steps is chosen.
+MAX_TRIAL_FOLDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +115,7 @@ class TreeCMR(MomentEstimator):
         modelled = problem.x[:, problem.modelled]
         with Progress(self.show_progress) as progress, threadpool_limits(1):
             regress = _regression(self.model, rng, progress)
-            s = regress(problem.c, problem.y, folds)(problem.c)
+            s = regress(problem.c, problem.y, folds, problem.groups)(problem.c)
             atoms = fit_atoms(
                 modelled,
                 problem.c,
@@ -124,7 +126,11 @@ class TreeCMR(MomentEstimator):
                 groups=problem.groups,
                 rng=rng,
             )
-            n_steps = self._grow(problem, s if self.score == "orthogonal" else problem.y, atoms, rng, progress)
+            n_steps = self._grow(problem, s, atoms, folds, regress, rng, progress)
+            if len(folds) == 1:
+                # What is reported speaks of rows that were not seen.
+                apart = unseen_folds(problem.n_rows, rng, problem.groups)
+                s = regress(problem.c, problem.y, apart, problem.groups)(problem.c)
         self.report_ = TreeReport(
             **facts_of_atoms(problem, s, atoms, n_folds=self.n_folds, discrete=discrete, seed=seed),
             n_steps=n_steps,
@@ -166,14 +172,29 @@ class TreeCMR(MomentEstimator):
         return model
 
     def _grow(
-        self, problem: Problem, target: Matrix, atoms: Atoms, rng: np.random.Generator, progress: Progress
+        self,
+        problem: Problem,
+        s: Matrix,
+        atoms: Atoms,
+        folds: list[np.ndarray],
+        regress: Regress,
+        rng: np.random.Generator,
+        progress: Progress,
     ) -> int:
         """Grow f on a part of the rows to find the number of steps, then on all rows; returns that number."""
         growth = GROWTH[self.model]
+        held_out = problem.inner_folds(5, rng)[0]
+        kept = np.setdiff1d(np.arange(problem.n_rows), held_out)
+        target = trial_target = problem.y
+        if self.score == "orthogonal":
+            # The models behind s have seen the outcomes of the held-out rows: s of the kept rows would lead the trial
+            # to them, and the more steps the better. The trial has an s of its own, fitted to kept rows only.
+            target, trial_target = s, problem.y.copy()
+            within, groups = _folds_within(kept, folds), None if problem.groups is None else problem.groups[kept]
+            trial_target[kept] = regress(problem.c[kept], problem.y[kept], within, groups)(problem.c[kept])
         self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
         self.slope_columns_ = list(problem.modelled) if self.leaves == "linear" else []
         score = _Score(
-            standard(self.y_scaler_, target),
             standard(self.x_scaler_, problem.x),
             standard(_part(self.x_scaler_, problem.modelled), atoms.value),
             atoms.weight,
@@ -181,11 +202,9 @@ class TreeCMR(MomentEstimator):
             self.slope_columns_,
         )
         outcome = standard(self.y_scaler_, problem.y)
-        held_out = problem.inner_folds(5, rng)[0]
-        kept = np.setdiff1d(np.arange(len(outcome)), held_out)
         task = progress.start("causal function", 2 * growth.max_steps)
         seed = int(rng.integers(2**31))
-        trial = _Grower(score, kept, growth, np.random.default_rng(seed))
+        trial = _Grower(score, standard(self.y_scaler_, trial_target), kept, growth, np.random.default_rng(seed))
         losses: list[float] = []
         while len(losses) < growth.max_steps and len(losses) - int(np.argmin(losses or [0])) <= growth.patience:
             # Against the outcome itself: its noise adds the same constant at every step.
@@ -194,7 +213,13 @@ class TreeCMR(MomentEstimator):
             task.advance()
         n_steps = int(np.argmin(losses))
         finals = [
-            _Grower(score, np.arange(len(outcome)), growth, np.random.default_rng([seed, run]))
+            _Grower(
+                score,
+                standard(self.y_scaler_, target),
+                np.arange(len(outcome)),
+                growth,
+                np.random.default_rng([seed, run]),
+            )
             for run in range(growth.n_runs)
         ]
         for _ in range(n_steps):
@@ -211,10 +236,10 @@ class TreeCMR(MomentEstimator):
 
 
 class _Score:
-    """Target and law of every row in standard units, with the points at which f is looked at."""
+    """Law of every row in standard units, with the points at which f is looked at."""
 
-    def __init__(self, target, x, atoms, weight, modelled, slope_columns):
-        self.target, self.weight = target, weight
+    def __init__(self, x, atoms, weight, modelled, slope_columns):
+        self.weight = weight
         points = np.repeat(x[:, None], atoms.shape[1], axis=1)
         points[:, :, modelled] = atoms
         self.points = points.astype(np.float32)
@@ -224,15 +249,15 @@ class _Score:
 
 
 class _Grower:
-    """Functional gradient steps on the rows ``rows``; ``fitted`` is E[f(X)|c] of every row."""
+    """Functional gradient steps towards ``target`` on the rows ``rows``; ``fitted`` is E[f(X)|c] of every row."""
 
-    def __init__(self, score: _Score, rows: np.ndarray, growth: Growth, rng: np.random.Generator):
-        self.score, self.rows, self.growth, self.rng = score, rows, growth, rng
+    def __init__(self, score: _Score, target: Matrix, rows: np.ndarray, growth: Growth, rng: np.random.Generator):
+        self.score, self.target, self.rows, self.growth, self.rng = score, target, rows, growth, rng
         means = score.means[rows]
         # The start is a linear function: trees are poor at trends, and cannot follow one out of the data.
         penalty = 1.0
         gram = means.T @ means
-        self.linear = ridge(gram, means.T @ score.target[rows], penalty)
+        self.linear = ridge(gram, means.T @ target[rows], penalty)
         self.fitted = score.means @ self.linear
         self.trees: list[Any] = []
         self.values: list[np.ndarray] = []
@@ -240,7 +265,7 @@ class _Grower:
     def step(self) -> None:
         """One gradient step: a tree, or the mean of several."""
         growth = self.growth
-        residual = self.score.target - self.fitted
+        residual = self.target - self.fitted
         move = np.zeros_like(self.fitted)
         share = growth.rate / growth.trees_per_step
         for _ in range(growth.trees_per_step):
@@ -309,12 +334,13 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
     # Boosting stops early on a random tenth of its rows; several models average that choice out.
     n_models = 1 if model == "forest" else 2
 
-    def make() -> Any:
+    def fit(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None) -> Any:
         seed = int(rng.integers(2**31))
         if model == "forest":
-            return RandomForestRegressor(n_estimators=100, min_samples_leaf=5, max_features=0.7, random_state=seed)
+            forest = RandomForestRegressor(n_estimators=100, min_samples_leaf=5, max_features=0.7, random_state=seed)
+            return forest.fit(inputs, target)
         settings: dict[str, Any] = {"early_stopping": True, "n_iter_no_change": 15, "random_state": seed}
-        return HistGradientBoostingRegressor(
+        boosting = HistGradientBoostingRegressor(
             learning_rate=0.08,
             max_iter=400,
             max_leaf_nodes=12,
@@ -322,8 +348,13 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
             l2_regularization=1.0,
             **settings,
         )
+        if groups is None:
+            return boosting.fit(inputs, target)
+        # Rows of one group resemble each other: a random tenth of the rows would stop too late.
+        train, held = held_out_groups(groups, rng)
+        return boosting.fit(inputs[train], target[train], X_val=inputs[held], y_val=target[held])
 
-    def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray]):
+    def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray], groups: np.ndarray | None = None):
         fitted = []
         task = progress.start("nuisances", len(folds))
         for rows in folds:
@@ -335,7 +366,8 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
             # Trees explain what a straight line leaves.
             line = ridge(lines.T @ lines, lines.T @ z, 1.0)
             rest = z - lines @ line
-            models = [[make().fit(inputs[train], column) for _ in range(n_models)] for column in rest.T]
+            own = None if groups is None else groups[train]
+            models = [[fit(inputs[train], column, own) for _ in range(n_models)] for column in rest.T]
             fitted.append((rows, scaler, centre, line, models))
             task.advance()
 
@@ -350,6 +382,14 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
         return predict
 
     return regress
+
+
+def _folds_within(kept: np.ndarray, folds: list[np.ndarray]) -> list[np.ndarray]:
+    """The folds, at most ``MAX_TRIAL_FOLDS`` of them, as places among the rows ``kept``."""
+    count = min(len(folds), MAX_TRIAL_FOLDS)
+    merged = [np.concatenate(folds[first::count]) for first in range(count)]
+    places = [np.flatnonzero(np.isin(kept, rows)) for rows in merged]
+    return [part for part in places if len(part)]
 
 
 def _with_ones(array: np.ndarray) -> np.ndarray:

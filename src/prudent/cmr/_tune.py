@@ -17,7 +17,9 @@ from prudent._progress import Progress
 from prudent.cmr._arrays import as_matrix
 from prudent.cmr._base import MomentEstimator, check_seed, residual_moment
 from prudent.cmr._folds import cross_fit_folds
-from prudent.cmr._neural import NeuralEstimator, Problem, Settings, read_problem
+from prudent.cmr._images import ImageFeatures
+from prudent.cmr._neural import NeuralEstimator, Problem, Settings, embed_beside_image, read_problem
+from prudent.cmr._problem import check_count
 from prudent.errors import DataError
 
 # Where a stage keeps its network and its training, in estimators that have both stages.
@@ -29,6 +31,8 @@ ROLES = ("outcome", "action", "instruments", "context")
 class Trial:
     """A candidate and what it reached on held-out rows, averaged over splits.
 
+    Networks of nuisances are stopped on the rows that judge them, so their losses are a little too small, alike for all
+    candidates that are evaluated equally often.
     ``score`` is compared (smaller is better): for nuisances the sum of their negative log-likelihoods per row, in which
     the outcome's squared error counts as that of a Gaussian; for f the moment error. ``losses`` has the parts.
     """
@@ -103,7 +107,7 @@ def tune(
         of the estimator. Fields are chosen for the nuisances first and then, again, for f; a prefix ``nuisance.`` or
         ``function.`` keeps a name to one stage. Parameters of the estimator belong to the stage of f unless prefixed.
     data : Design, dict of arrays by role, dict with y, x and c, or a tuple (y, x, c)
-        A dict may also have ``groups``.
+        A dict may also have ``groups``, and arrays by role ``images``, as in ``IVRegression.fit``.
     n_splits : int
         Folds; each is held out once.
     metric : callable, optional
@@ -125,9 +129,10 @@ def tune(
     check_seed(seed)
     if not isinstance(estimator, MomentEstimator):
         raise TypeError(f"estimator must be a moment estimator such as DMLCMR(), got {type(estimator).__name__}.")
-    if isinstance(n_splits, bool) or not isinstance(n_splits, int) or n_splits < 2:
-        raise ValueError(f"n_splits must be a whole number of at least 2, got {n_splits!r}.")
-    y, x, c, groups = _read_data(data)
+    check_count("n_splits", n_splits, 2)
+    y, x, c, groups, image = _read_data(data)
+    if image is not None:
+        estimator = embed_beside_image(clone(estimator), x, c, *image)
     problem = read_problem(estimator, y, x, c, seed, groups)
     candidates = _expand(space)
     two_stages = hasattr(estimator, "nuisance_tasks")
@@ -337,6 +342,9 @@ def _assign(estimator: Any, candidate: dict[str, Any], two_stages: bool) -> dict
                 f"{name!r}: {type(estimator).__name__} has no stage {prefix!r}. Use one of {stages}, or no prefix."
             )
         targets = [prefix] if prefix else ["function"] if known else stages
+        own = getattr(estimator, "own_fields", {})
+        if not known and bare in own:
+            raise ValueError(f"{name!r} has no effect on {type(estimator).__name__}: {own[bare]}.")
         for stage in targets:
             if not known and not _is_field(estimator, stage, bare):
                 raise ValueError(
@@ -360,28 +368,35 @@ def _is_field(estimator: Any, stage: str, name: str) -> bool:
     )
 
 
-def _read_data(data: Any) -> tuple[Any, Any, Any, Any]:
+def _read_data(data: Any) -> tuple[Any, Any, Any, Any, tuple[int, int] | None]:
+    """y, x, c, groups, and (features of an image, columns of the action) where the context ends with an image."""
     if hasattr(data, "roles"):
         data = data.roles()
     if isinstance(data, Mapping):
         groups = data.get("groups")
         if {"y", "x", "c"} <= data.keys():
-            return data["y"], data["x"], data["c"], groups
+            if data.get("images") is not None:
+                raise DataError("images describes the last columns of a context: give arrays by role, not y, x and c.")
+            return data["y"], data["x"], data["c"], groups, None
         if {"outcome", "action", "instruments"} <= data.keys():
             parts = {name: as_matrix(name, data[name]) for name in ROLES if data.get(name) is not None}
             n_rows = len(parts["outcome"])
             short = {name: len(part) for name, part in parts.items() if len(part) != n_rows}
             if short:
                 raise DataError(f"All roles must have {n_rows} rows like the outcome, got {short}.")
-            context = parts.get("context", np.empty((n_rows, 0)))
+            context, image = parts.get("context", np.empty((n_rows, 0))), None
+            if data.get("images") is not None:
+                features = ImageFeatures.of_last(context, data["images"])
+                context, image = features.replace_last(context), (features.n_features, parts["action"].shape[1])
             return (
                 parts["outcome"],
                 np.hstack([parts["action"], context]),
                 np.hstack([parts["instruments"], context]),
                 groups,
+                image,
             )
     if isinstance(data, tuple) and len(data) == 3:
-        return *data, None
+        return *data, None, None
     raise DataError(
         f"data must be a Design, arrays by role (outcome, action, instruments, context), or (y, x, c), got "
         f"{type(data).__name__}."

@@ -23,7 +23,8 @@ class TwoStageReport:
     """Coefficients and standard errors per outcome, and the first stage of every endogenous basis function.
 
     ``first_stage_f`` is the F of the excluded instruments (robust or clustered where the errors are), ``partial_r2``
-    their share of what the exogenous columns leave. With several endogenous terms a large F of each is not enough.
+    their share of what the exogenous columns leave. With several endogenous terms a large F of each is not enough. F is
+    NaN where errors are clustered and there are no more groups than instruments.
     """
 
     n_rows: int
@@ -72,8 +73,8 @@ class TwoStageLeastSquares(MomentEstimator):
     Attributes
     ----------
     coefficients_ : (terms, outcomes) array
-        Of the basis functions ``report_.terms``, the first of which is the constant. Numeric columns are standardised
-        before they enter the basis.
+        Of the basis functions ``report_.terms``, the first of which is the constant. With linear features they are in
+        the units of the data; numeric columns are standardised before they enter polynomials and splines.
     report_ : TwoStageReport
         Coefficients, standard errors and the first stage; ``print`` shows a table.
     """
@@ -107,6 +108,13 @@ class TwoStageLeastSquares(MomentEstimator):
             errors = "robust" if problem.groups is None else "clustered"
         if errors == "clustered" and problem.groups is None:
             raise DataError("errors='clustered' needs groups, got none. Pass groups=..., or choose errors='robust'.")
+        n_clusters = None
+        if errors == "clustered" and problem.groups is not None:
+            n_clusters = len(np.unique(problem.groups))
+        if n_clusters == 1:
+            raise DataError(
+                "errors='clustered' needs at least two groups, got 1. Bring more groups, or choose errors='robust'."
+            )
         settings = {
             "kind": self.features,
             "degree": self.degree,
@@ -150,6 +158,9 @@ class TwoStageLeastSquares(MomentEstimator):
         self.chosen_ = chosen
         self.coefficients_ = np.column_stack([np.asarray(result.params) for result in results])
         first_stage = [_first_stage(column, fixed, excluded, options) for column in basis[:, endogenous].T]
+        if n_clusters is not None and n_clusters <= excluded.shape[1]:
+            # The covariance of the instruments' coefficients is then singular: F would be a rounding error's inverse.
+            first_stage = [(float("nan"), r2) for _, r2 in first_stage]
         self.report_ = TwoStageReport(
             n_rows=len(basis),
             errors=errors,
@@ -201,7 +212,7 @@ def _first_stage(target: np.ndarray, fixed: Matrix, excluded: Matrix, options: d
     result = IV2SLS(target, np.hstack([fixed, excluded]), None, None).fit(**options)
     chosen = slice(fixed.shape[1], None)
     values, covariance = np.asarray(result.params)[chosen], np.asarray(result.cov)[chosen, chosen]
-    f = float(values @ np.linalg.solve(covariance, values)) / len(values)
+    f = float(values @ np.linalg.lstsq(covariance, values, rcond=None)[0]) / len(values)
     free = target - fixed @ np.linalg.lstsq(fixed, target, rcond=None)[0]
     return f, float(1 - np.sum(np.asarray(result.resids) ** 2) / np.sum(free**2))
 

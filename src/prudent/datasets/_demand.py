@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from prudent.datasets._design import Design, check_rows
+from prudent.datasets._design import Design, generator
 
 PRICE_MEAN, PRICE_SCALE = 17.779, 3.7
 SALES_MEAN, SALES_SCALE = -292.1, 158.0
@@ -44,8 +44,7 @@ def make_demand(
         See the module's text.
     """
     _check_convention(convention)
-    check_rows(n)
-    t, s, z, price, noise = draw_market(n, np.random.default_rng(seed), rho, iv_strength)
+    t, s, z, price, noise = draw_market(n, generator(seed, n=n), rho, iv_strength)
     context = _context(t, s, convention)
     if convention == "normalised":
         price, names = normalised_price(price), ["time", *(f"customer_{k}" for k in range(1, 8))]

@@ -18,7 +18,7 @@ from prudent.datasets._demand import (
     normalised_price,
     normalised_sales,
 )
-from prudent.datasets._design import Design, check_rows
+from prudent.datasets._design import Design, generator
 from prudent.datasets._digits import DigitImages, digit_images
 
 # One image per point of the test grid, the same for every model.
@@ -38,8 +38,7 @@ def make_demand_images(
         MNIST (28 x 28) from the folder ``PRUDENT_DATA/mnist``, or the digits (8 x 8) that come with scikit-learn.
         "auto" takes MNIST where it is found; the names of the columns say which it was.
     """
-    check_rows(n)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, n=n)
     collection = digit_images(images)
     t, s, z, price, noise = draw_market(n, rng, rho, iv_strength)
     action = normalised_price(price)

@@ -61,7 +61,7 @@ class Design:
         """Fresh contexts for judging policies; ``shifted`` draws them from outside the training distribution."""
         if self.draw_contexts is None:
             raise ValueError("This design draws no fresh contexts. Judge policies on rows of its own, design.context.")
-        return self.draw_contexts(n, np.random.default_rng(seed), shifted)
+        return self.draw_contexts(n, generator(seed, n=n), shifted)
 
     def frame(self) -> "pd.DataFrame":
         """All columns as one pandas frame."""
@@ -91,7 +91,10 @@ class SplitDesign(Design):
         return part
 
 
-def check_rows(n: Any) -> None:
-    """Raise unless ``n`` is a positive whole number."""
+def generator(seed: Any, *, n: Any = 1) -> np.random.Generator:
+    """The generator of a design's random numbers; raises unless ``seed`` and the number ``n`` of rows make sense."""
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n must be a whole number of at least 1, got {n!r}.")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}.")
+    return np.random.default_rng(seed)

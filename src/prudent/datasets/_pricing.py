@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from prudent.datasets._design import Design, check_rows
+from prudent.datasets._design import Design, generator
 
 ACTION_RANGE = (-3.0, 3.0)
 CONFOUNDING = 4.0
@@ -40,10 +40,9 @@ def make_pricing(n: int, *, seed: int = 0, confounding: float = CONFOUNDING) -> 
     confounding : float
         Effect kappa of the hidden demand on profit; 0 gives data in which a plain regression is right.
     """
-    check_rows(n)
     if not np.isfinite(confounding):
         raise ValueError(f"confounding must be finite, got {confounding!r}.")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, n=n)
     context = _draw_contexts(n, rng, False)
     cost, hidden = rng.standard_normal(n), rng.standard_normal(n)
     habit = -0.5 * np.sin(2 * np.pi * context[:, 0]) + 0.5 * context[:, 1]

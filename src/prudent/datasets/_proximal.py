@@ -19,6 +19,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from prudent.datasets._demand import psi
+from prudent.datasets._design import generator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +96,7 @@ def make_demand_proximal(
     ):
         if not value >= 0:
             raise ValueError(f"{name} must be a standard deviation of at least 0, got {value!r}.")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, n=n)
     hidden = rng.uniform(0, 10, n)
     angle = 2 * np.pi * hidden / 10
     v = 2 * np.column_stack([np.sin(angle), np.cos(angle)]) + treatment_proxy_noise * rng.standard_normal((n, 2))
@@ -136,7 +137,7 @@ def make_kpv(n: int, *, seed: int = 0) -> ProximalDesign:
     U_2 ~ U(-1,2), U_1 ~ U(0,1) - 1[0 < U_2 < 1]; W = (U_1 + U(-1,1), U_2 + N(0,3)), V = (U_1 + N(0,3), U_2 + U(-1,1));
     A = U_2 + N(0, 0.05); Y = U_2 cos(2 (A + 0.3 U_1 + 0.2)). N(m, s) has standard deviation s.
     """
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, n=n)
     u2 = rng.uniform(-1, 2, n)
     u1 = rng.uniform(0, 1, n) - ((u2 > 0) & (u2 < 1))
     w = np.column_stack([u1 + rng.uniform(-1, 1, n), u2 + 3 * rng.standard_normal(n)])
@@ -170,7 +171,7 @@ def make_linear_proximal(
     The bridge is h(a, w) = effect a + direct w + confounding (w - 1), the curve E[Y | do(a)] = effect a + direct. A
     regression of Y on A alone, or on A and W, is biased; :func:`linear_bridge` is consistent.
     """
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, n=n)
     u, noise = rng.standard_normal(n), rng.standard_normal((4, n))
     v = u + 0.5 * noise[0]
     a = 0.5 * u + 0.3 * v + noise[1]

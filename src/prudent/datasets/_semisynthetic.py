@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from prudent.datasets._design import Design, SplitDesign
+from prudent.datasets._design import Design, SplitDesign, generator
 from prudent.datasets._files import data_file
 from prudent.errors import DataError
 
@@ -84,15 +84,14 @@ def ihdp_error(model: Any, data: SplitDesign, *, split: str = "test") -> float:
     return float(np.mean((np.asarray(model.effect(part.action, part.context)).reshape(-1) - truth) ** 2))
 
 
-def pm_cmr_error(model: Any, data: SplitDesign, *, split: str = "test") -> float:
-    """As :func:`ihdp_error`, for PM-CMR."""
-    return ihdp_error(model, data, split=split)
+# Both designs judge a model in the same way.
+pm_cmr_error = ihdp_error
 
 
 def _make(x: np.ndarray, columns: list[str], n_domains: int, seed: int) -> SplitDesign:
-    if not 2 <= n_domains <= MAX_DOMAINS:
-        raise ValueError(f"n_domains must be in 2..{MAX_DOMAINS}, got {n_domains}.")
-    rng = np.random.default_rng(seed)
+    if isinstance(n_domains, bool) or n_domains not in range(2, MAX_DOMAINS + 1):
+        raise ValueError(f"n_domains must be a whole number from 2 to {MAX_DOMAINS}, got {n_domains!r}.")
+    rng = generator(seed)
     n = len(x)
     z, u = rng.integers(n_domains, size=n), rng.standard_normal(n)
     t = _OFFSET[z] + np.sum(_SLOPE[z] * x, axis=1) + 0.2 * u + 0.1 * rng.standard_normal(n)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from prudent.datasets._design import Design
+from prudent.datasets._design import Design, generator
 
 CURVES = {
     "linear": lambda a: a,
@@ -20,7 +20,7 @@ def make_linear_gaussian(
     X ~ N(0,1), Z ~ N(0, I_2), U ~ N(0,1); A = Z_1 + Z_2 / 2 + X / 2 + U + N(0,1); Y = effect A - X + confounding U +
     N(0,1). With ``discrete`` the action is 1 where A > 0 and 0 elsewhere.
     """
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, n=n)
     x, z, u = rng.standard_normal((n, 1)), rng.standard_normal((n, 2)), rng.standard_normal((n, 1))
     a = z @ np.array([[1.0], [0.5]]) + 0.5 * x + u + rng.standard_normal((n, 1))
     if discrete:
@@ -49,7 +49,7 @@ def make_curve(n: int, *, curve: str = "sin", seed: int = 0) -> Design:
     """
     if curve not in CURVES:
         raise ValueError(f"curve must be one of {sorted(CURVES)}, got {curve!r}.")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, n=n)
     z, e = rng.uniform(-3, 3, (n, 2)), rng.standard_normal(n)
     a = z[:, 0] + e + 0.1 * rng.standard_normal(n)
     y = CURVES[curve](a) + e + 0.1 * rng.standard_normal(n)

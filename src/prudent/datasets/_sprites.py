@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from prudent.datasets._design import generator
 from prudent.datasets._proximal import ProximalDesign
 from prudent.errors import DataError
 
@@ -78,7 +79,7 @@ def make_sprites(n: int, *, seed: int = 0, source: str = "rendered") -> Proximal
         Who drew the hearts: this module, or the dSprites file in the folder that PRUDENT_DATA names.
     """
     pictures = _source(source)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, n=n)
     x, y = rng.integers(0, N_POSITIONS, n), rng.integers(0, N_POSITIONS, n)
     scale, orientation = rng.integers(0, N_SCALES, n), rng.integers(0, N_ORIENTATIONS, n)
     treatment = _noisy(pictures(scale, orientation, x, y), rng)

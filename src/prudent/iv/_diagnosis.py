@@ -7,11 +7,18 @@ import numpy as np
 
 from prudent._roles import Role
 from prudent.cmr import MomentError, MomentEstimator
+from prudent.cmr._controlfunction import ControlReport
+from prudent.cmr._report import FitReport
+from prudent.cmr._twostage import TwoStageReport
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """Strength of the instruments, fit of the nuisances and the moment, all out of fold. ``print`` shows a table."""
+    """Strength of the instruments, fit of the nuisances and the moment. ``print`` shows a table.
+
+    Everything is out of fold but the first stage of two-stage least squares, which is a regression with few terms:
+    there ``strength_measure`` is "first-stage F". KernelIV, DeepGMM, DFIV and series in 2SLS measure no strength.
+    """
 
     n_rows: int
     action_names: tuple[str, ...]
@@ -22,22 +29,47 @@ class Diagnosis:
     outcome_r2: tuple[float, ...]
     moment: MomentError | None
     moment_of_mean: MomentError | None
+    strength_measure: str = "effective F"
 
     @classmethod
-    def of(cls, estimator: MomentEstimator, roles: dict[str, Role], action: np.ndarray) -> "Diagnosis":
-        """From a fitted estimator."""
+    def of(
+        cls, estimator: MomentEstimator, roles: dict[str, Role], action: np.ndarray, discrete: set[int]
+    ) -> "Diagnosis":
+        """From a fitted estimator; ``discrete`` are the columns of the action that have levels."""
         names = tuple(
             column.name if column.levels is None else f"{column.name}={level}"
             for column in roles["action"].columns
             for level in (column.levels or ("",))
         )
         report: Any = getattr(estimator, "report_", None)
-        # Estimators that learn a law of the action report its strength; the others have reports of their own.
-        if not hasattr(report, "strength"):
-            return cls(len(action), names, None, (), (), (), (), None, None)
         levels = None
-        if set(range(action.shape[1])) <= set(report.discrete):
+        if set(range(action.shape[1])) <= discrete:
             levels = tuple(tuple(float(v) for v in row) for row in np.unique(action, axis=0))
+        empty = cls(len(action), names, levels, (), (), (), (), None, None)
+        if isinstance(report, TwoStageReport):
+            # With a series of terms per action, F of a single one says nothing of the action.
+            of_terms = dict(
+                zip(report.endogenous, zip(report.first_stage_f, report.partial_r2, strict=True), strict=True)
+            )
+            places = [j for j in range(len(names)) if f"x{j}" in of_terms]
+            if len(places) < len(of_terms):
+                return empty
+            return dataclasses.replace(
+                empty,
+                action_names=tuple(names[j] for j in places),
+                effective_f=tuple(of_terms[f"x{j}"][0] for j in places),
+                partial_r2=tuple(of_terms[f"x{j}"][1] for j in places),
+                strength_measure="first-stage F",
+            )
+        if isinstance(report, ControlReport):
+            return dataclasses.replace(
+                empty,
+                effective_f=(report.strength.effective_f,),
+                partial_r2=(report.strength.partial_r2,),
+                action_r2=(report.action_r2,),
+            )
+        if not isinstance(report, FitReport):
+            return empty
         return cls(
             n_rows=len(action),
             action_names=tuple(names[j] for j in report.modelled if j < len(names)),
@@ -62,9 +94,13 @@ class Diagnosis:
     def rows(self) -> list[tuple[str, str, str]]:
         """(what, value, how to read it)."""
         table = [("rows", f"{self.n_rows}", "")]
+        if not self.effective_f:
+            advice = "this estimator has no measure of it; KernelCMR and DMLCMR have"
+            table.append(("instrument strength", "not measured", advice))
         for name, f, r2 in zip(self.action_names, self.effective_f, self.partial_r2, strict=False):
             verdict = "weak: do not trust the effect" if f < 10 else "moderate" if f < 23.1 else "strong"
-            table.append((f"instrument strength, {name}: effective F", f"{f:.1f}", verdict))
+            verdict = "not measured: fewer groups than instruments" if np.isnan(f) else verdict
+            table.append((f"instrument strength, {name}: {self.strength_measure}", f"{f:.1f}", verdict))
             table.append(
                 (f"instrument strength, {name}: partial R2", f"{r2:.3f}", "share of the action's free variation")
             )

@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._base import check_seed
+from prudent.cmr._problem import check_count, check_positive
 from prudent.errors import DataError, NotFittedError
 
 # Rows times actions scored at a time.
@@ -48,8 +49,7 @@ class OfflineBandit(BaseEstimator, abc.ABC):
             A range to be cut into ``n_actions`` levels, or the levels. Default: the range of the log.
         """
         check_seed(self.seed)
-        if self.beta < 0:
-            raise ValueError(f"beta must not be negative, got {self.beta}.")
+        self._check_settings()
         y = as_matrix("outcome", outcome, n_columns=1)
         a = as_matrix("action", action, n_rows=len(y), n_columns=1)[:, 0]
         self.n_instruments_ = 0
@@ -87,6 +87,18 @@ class OfflineBandit(BaseEstimator, abc.ABC):
         parts = [self._scores(rows[start : start + block]) for start in range(0, len(rows), block)]
         return self.y_scaler_.back(np.concatenate(parts))
 
+    def _check_settings(self) -> None:
+        is_number = isinstance(self.beta, int | float | np.number) and not isinstance(self.beta, bool)
+        if not is_number or not 0 <= self.beta < np.inf:
+            raise ValueError(f"beta must be a number of at least 0, got {self.beta!r}.")
+        settings = self.get_params(deep=False)
+        for name, least in (("n_actions", 2), ("max_rows", 1), ("batch_size", 1), ("n_steps", 1)):
+            if name in settings:
+                check_count(name, settings[name], least)
+        for name in ("ridge", "length_scale", "noise", "learning_rate"):
+            if name in settings:
+                check_positive(name, settings[name])
+
     @abc.abstractmethod
     def _fit(self, x: Matrix, arm: np.ndarray, y: np.ndarray) -> None: ...
 
@@ -99,11 +111,8 @@ class OfflineBandit(BaseEstimator, abc.ABC):
     def _levels(self, a: np.ndarray, actions: Any) -> np.ndarray:
         if actions is None or (isinstance(actions, tuple) and len(actions) == 2):
             low, high = (a.min(), a.max()) if actions is None else (float(v) for v in actions)
-            if self.n_actions < 2 or not low < high:
-                raise DataError(
-                    f"A range of actions needs low < high and n_actions of at least 2, got ({low:g}, {high:g}) and "
-                    f"{self.n_actions}."
-                )
+            if not low < high:
+                raise DataError(f"A range of actions must be (low, high) with low < high, got ({low:g}, {high:g}).")
             return np.linspace(low, high, self.n_actions)
         levels = np.unique(np.asarray(actions, dtype=float))
         if len(levels) < 2 or not np.isfinite(levels).all():

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from prudent.nn import TrainConfig, fit_stack, stack_networks, take_members
-from prudent.nn._networks import Linear
+from prudent.nn import Linear, TrainConfig, fit_stack, stack_networks, take_members
 
 # Gradients have thousands of columns: rows at a time.
 _BLOCK = 1000

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prudent.cmr._arrays import as_matrix
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
@@ -87,7 +88,10 @@ class Policy:
 
     def act(self, context: Any = None) -> np.ndarray:
         """The chosen action for every context: (n,) for a scalar or categorical action, else (n, columns)."""
-        contexts = self.model._contexts(context)
+        return self.act_encoded(self.model._contexts(context))
+
+    def act_encoded(self, contexts: np.ndarray) -> np.ndarray:
+        """As :meth:`act`, for contexts as the estimator sees them."""
         best = best_actions(self._scores, self.candidates, contexts, refine=self.is_interval)
         if self.labels is not None:
             one_column = len(self.model.roles_["action"].columns) == 1
@@ -162,9 +166,9 @@ def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Sub
         What the best policy may choose from, as in :meth:`prudent.IVRegression.policy`.
     """
     value = truth.truth if hasattr(truth, "truth") else truth
-    contexts = np.asarray(context, dtype=float)
-    if contexts.ndim != 2 or len(contexts) == 0:
-        raise DataError(f"context must be (n, columns) with at least one row, got shape {contexts.shape}.")
+    if np.ndim(context) != 2 or len(context) == 0:
+        raise DataError(f"context must be (n, columns) with at least one row, got shape {np.shape(context)}.")
+    contexts = as_matrix("context", context)
     is_interval = isinstance(actions, tuple) and len(actions) == 2
     candidates = _interval(actions) if is_interval else np.asarray(actions, dtype=float)
     candidates = candidates[:, None] if candidates.ndim == 1 else candidates
@@ -180,10 +184,28 @@ def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Sub
     chosen = np.asarray(policy.act(contexts) if hasattr(policy, "act") else policy(contexts), dtype=float)
     if len(chosen) != len(contexts):
         raise DataError(f"The policy must give one action per context ({len(contexts)}), got {len(chosen)}.")
+    chosen = chosen.reshape(len(contexts), -1)
+    _check_chosen(chosen, candidates, is_interval)
     optimum = score(best[:, None, :], contexts)[:, 0]
-    reward = score(chosen.reshape(len(contexts), 1, -1), contexts)[:, 0]
+    reward = score(chosen[:, None], contexts)[:, 0]
     loss = PolicyValue.of(optimum - reward)
     return Suboptimality(loss.value, loss.standard_error, float(reward.mean()), float(optimum.mean()), len(contexts))
+
+
+def _check_chosen(chosen: np.ndarray, candidates: np.ndarray, is_interval: bool) -> None:
+    """Raise where a policy chose what the best policy may not choose: their difference would mean nothing."""
+    if chosen.shape[1] != candidates.shape[1]:
+        raise DataError(f"The policy must give actions of {candidates.shape[1]} columns, got {chosen.shape[1]}.")
+    slack = 1e-6 * (1 + np.abs(candidates).max())
+    if is_interval:
+        is_allowed = (chosen >= candidates[0] - slack) & (chosen <= candidates[-1] + slack)
+        allowed = f"outside [{candidates[0, 0]:g}, {candidates[-1, 0]:g}]"
+    else:
+        nearest = np.abs(chosen[:, None] - candidates).max(axis=2).min(axis=1)
+        is_allowed, allowed = (nearest <= slack)[:, None], f"not among the {len(candidates)} actions"
+    if not is_allowed.all():
+        first = chosen[int(np.argmin(is_allowed.all(axis=1)))]
+        raise DataError(f"The policy chose {first.tolist()}, {allowed}. Give both the same actions.")
 
 
 def _interval(actions: tuple[Any, Any]) -> np.ndarray:

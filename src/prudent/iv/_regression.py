@@ -13,10 +13,9 @@ from sklearn.base import clone
 
 from prudent._roles import Role, check_varying, read_groups, read_roles
 from prudent.cmr import DMLCMR, ImageFeatures, MomentEstimator
-from prudent.cmr._arrays import as_matrix, is_discrete, numeric_columns
+from prudent.cmr._arrays import as_matrix, is_discrete
 from prudent.cmr._base import check_seed
-from prudent.cmr._images import check_shape
-from prudent.cmr._neural import MAX_EMBEDDED
+from prudent.cmr._neural import embed_beside_image
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
 from prudent.iv._policy import Policy, PolicyValue
@@ -84,8 +83,7 @@ class IVRegression:
         if images is not None:
             if not context_matrix.shape[1]:
                 raise RoleError("images describes the last columns of the context, but no context was given.")
-            n_pixels = int(np.prod(check_shape(images, context_matrix.shape[1])))
-            self.image_ = ImageFeatures.fit(context_matrix[:, -n_pixels:], images)
+            self.image_ = ImageFeatures.of_last(context_matrix, images)
             context_matrix = self.image_.replace_last(context_matrix)
         x = np.hstack([matrices["action"], context_matrix])
         c = np.hstack([matrices["instruments"], context_matrix])
@@ -96,23 +94,25 @@ class IVRegression:
             )
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
+        # Indicators of a categorical action are discrete however rare a level is.
+        discrete = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}
+        discrete |= roles["action"].categorical_positions
         if isinstance(getattr(estimator, "discrete", None), str) and estimator.discrete == "auto":
-            # Indicators of a categorical action are discrete however rare a level is.
-            coded = roles["action"].categorical_positions
-            found = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}
-            estimator = estimator.set_params(discrete=tuple(sorted(found | coded)))
+            estimator = estimator.set_params(discrete=tuple(sorted(discrete)))
         if self.image_ is not None:
-            estimator = _embed_others(estimator, x, c, self.image_.n_features, roles["action"].width)
+            estimator = embed_beside_image(estimator, x, c, self.image_.n_features, roles["action"].width)
         self.estimator_ = estimator.fit(matrices["outcome"], x, c, seed=int(self.seed), groups=groups)
         self.roles_ = roles
         self.action_range_ = np.stack([matrices["action"].min(axis=0), matrices["action"].max(axis=0)])
-        self.diagnosis_ = Diagnosis.of(self.estimator_, roles, matrices["action"])
+        # What the user says of the columns counts, where the estimator takes it.
+        discrete = set(getattr(getattr(self.estimator_, "report_", None), "discrete", discrete))
+        self.diagnosis_ = Diagnosis.of(self.estimator_, roles, matrices["action"], discrete)
         # Kept in memory for averages over observed contexts; never written to disk with the model.
         self.context_, self.action_ = context_matrix, matrices["action"]
         if self.diagnosis_.weakest_f is not None and self.diagnosis_.weakest_f < WEAK_F:
             warnings.warn(
-                f"weak instrument: effective F = {self.diagnosis_.weakest_f:.1f}, below {WEAK_F:.0f}. The effect may "
-                "be far off; see diagnose().",
+                f"weak instrument: {self.diagnosis_.strength_measure} = {self.diagnosis_.weakest_f:.1f}, below "
+                f"{WEAK_F:.0f}. The effect may be far off; see diagnose().",
                 stacklevel=2,
             )
         return self
@@ -152,11 +152,13 @@ class IVRegression:
         """
         self._check_fitted()
         matrix = self._contexts(context)
-        actions = policy.act(matrix) if hasattr(policy, "act") else policy(matrix)
-        values = np.atleast_1d(self.effect(actions, matrix if matrix.shape[1] else None))
-        values = np.broadcast_to(values, (max(len(values), len(matrix)), *values.shape[1:]))
+        if isinstance(policy, Policy):
+            actions = policy.act_encoded(matrix)
+        else:
+            actions = policy.act(matrix) if hasattr(policy, "act") else policy(matrix)
+        values = self.estimator_.predict(self._beside(self.roles_["action"].encode(actions), matrix))
         outcome = getattr(policy, "outcome", 0) if outcome is None else outcome
-        return PolicyValue.of(values if values.ndim == 1 else values[:, outcome])
+        return PolicyValue.of(values[:, outcome])
 
     def diagnose(self) -> Diagnosis:
         """Instrument strength, nuisance fit and out-of-fold moment error; prints as a table."""
@@ -227,7 +229,10 @@ class IVRegression:
                 f"This model needs a context with columns {self.roles_['context'].names}. Give context=..., or use "
                 "plot_effect() and summary() for averages over the observed contexts."
             )
-        c = self._encode_context(context)
+        return self._beside(a, self._encode_context(context))
+
+    def _beside(self, a: np.ndarray, c: np.ndarray) -> np.ndarray:
+        """Rows (action, context) from encoded ones."""
         if len(a) != len(c) and 1 not in (len(a), len(c)):
             raise DataError(f"action and context must have equally many rows (or one), got {len(a)} and {len(c)}.")
         n = max(len(a), len(c))
@@ -236,8 +241,9 @@ class IVRegression:
     def _encode_context(self, context: Any) -> np.ndarray:
         role, image = self.roles_["context"], self.image_
         width = role.width if image is None else role.width - image.n_pixels + image.n_features
-        # An array that is already encoded (as policies pass it on) is recognised by its width.
-        if isinstance(context, np.ndarray) and context.ndim == 2 and context.shape[1] == width:
+        # Callables that serve as policies get encoded contexts, and may ask for effects in them. Such an array is
+        # recognised by its width, unless raw ones are as wide.
+        if width != len(role.columns) and np.ndim(context) == 2 and np.shape(context)[1] == width:
             return as_matrix("Context", context)
         encoded = role.encode(context)
         return encoded if image is None else image.replace_last(encoded)
@@ -255,19 +261,3 @@ class IVRegression:
                 "over."
             )
         return self.context_
-
-
-def _embed_others(estimator: Any, x: np.ndarray, c: np.ndarray, n_features: int, n_actions: int) -> Any:
-    """Default networks for tables with image features: waves for the numeric columns, none for actions and features.
-
-    Estimators left to themselves would count the features among the numeric columns, find too many, and embed none.
-    """
-    from prudent.nn import TabularSpec
-
-    if "nuisance_network" not in estimator.get_params(deep=False):
-        return estimator
-    for name, matrix, skip in (("network", x, n_actions), ("nuisance_network", c, 0)):
-        if getattr(estimator, name) is None:
-            embed = tuple(j for j in numeric_columns(matrix[:, :-n_features]) if j >= skip)
-            estimator = estimator.set_params(**{name: TabularSpec(embed=embed if len(embed) <= MAX_EMBEDDED else ())})
-    return estimator

@@ -67,6 +67,25 @@ class FoldPlan:
             audited.append(Part(rows, [(self.members(fold), rows, np.arange(len(rows)))]))
         return [own, *audited]
 
+    @property
+    def unseen(self) -> Part:
+        """Rows spoken for by members that were not trained on them: all rows, by their folds.
+
+        With one fold these are the rows that some member was stopped on, which it has seen only in that way.
+        """
+        if len(self.folds) > 1:
+            return self.all_parts[0]
+        # Members may share a held-out part where there are few groups.
+        held: dict[bytes, tuple[list[int], np.ndarray]] = {}
+        for member, (_, rows) in enumerate(self.member_splits):
+            held.setdefault(rows.tobytes(), ([], rows))[0].append(member)
+        rows = np.concatenate([part for _, part in held.values()])
+        pieces, start = [], 0
+        for members, part in held.values():
+            pieces.append((members, part, np.arange(start, start + len(part))))
+            start += len(part)
+        return Part(rows, pieces)
+
 
 @dataclasses.dataclass(frozen=True)
 class FitTask:
@@ -140,7 +159,11 @@ def candidate_losses(
     progress: Progress | None,
     label: str,
 ) -> np.ndarray:
-    """Held-out losses (candidates, splits) of networks that differ in numbers only, trained as one stack."""
+    """Held-out losses (candidates, splits) of networks that differ in numbers only, trained as one stack.
+
+    A loss is the smallest over the evaluations of a member, on the rows that it is stopped on: a little optimistic, but
+    alike for all candidates. An inner part to stop on would cost every candidate rows.
+    """
     members = [split for split in splits for _ in range(len(candidates))]
     n_members = len(members)
     # Filled up to a whole group, so that this and later stacks share one compiled program.

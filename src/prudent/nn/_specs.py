@@ -133,6 +133,11 @@ class ProductSpec:
         width = jax.eval_shape(lambda: product.design(*product.features(jnp.zeros((1, in_size))))).shape[-1]
         return dataclasses.replace(product, free_weight=jnp.zeros((width, out_size)))
 
+    def image_columns(self, in_size: int) -> list[int] | None:
+        """Where the image of ``second`` stands among ``in_size`` columns, if it takes one."""
+        others = [j for j in range(in_size) if j not in self.columns]
+        return others[self.second.image_columns(len(others))] if isinstance(self.second, ImageSpec) else None
+
 
 SPECS = {spec.__name__: spec for spec in (MLPSpec, TabularSpec, ImageSpec, ProductSpec)}
 

@@ -6,7 +6,7 @@ lowest price is best in every context of the design, so that rewards say little;
 
 from dataclasses import replace
 
-from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
+from prudent.bench._definition import Experiment, Figure, Metric, Quick, Reference, Task
 from prudent.bench.experiments._iv import (
     CONTEXT_SEED,
     ESTIMATORS,
@@ -16,6 +16,7 @@ from prudent.bench.experiments._iv import (
     n_contexts,
     published,
     target,
+    tree,
 )
 
 _SIZES = (1000, 2000, 5000, 10000)
@@ -167,17 +168,6 @@ weak = Experiment(
 _TREE_SIZES = (2000, 5000, 10000)
 
 
-def _tree(name: str, label: str, seconds: float, **settings: str | int) -> Method:
-    return Method(
-        name=name,
-        label=label,
-        settings={"estimator": "TreeCMR", **settings},
-        quick={} if settings["n_folds"] == 1 else {"n_folds": 2},
-        seconds=seconds,
-        quick_seconds=3,
-    )
-
-
 def _by_tree_size(*values: float) -> dict[str, float]:
     return by("n", _TREE_SIZES, values)
 
@@ -188,12 +178,12 @@ trees = Experiment(
     protocol="as iv/demand, with trees as nuisances and as f; mean squared error of f on the same grid.",
     run_cell=f"{_MODULE}:run_plain",
     methods=(
-        _tree("forest-dml", "DML-CMR, forests", 120, model="forest", n_folds=10),
-        _tree("forest-ce", "CE-DML-CMR, forests", 60, model="forest", n_folds=1),
-        _tree("forest-deepiv", "DeepIV, forests", 60, model="forest", n_folds=1, score="deepiv"),
-        _tree("boosting-dml", "DML-CMR, boosting", 120, model="boosting", n_folds=10),
-        _tree("boosting-ce", "CE-DML-CMR, boosting", 60, model="boosting", n_folds=1),
-        _tree("boosting-deepiv", "DeepIV, boosting", 60, model="boosting", n_folds=1, score="deepiv"),
+        tree("forest-dml", "DML-CMR, forests", 120, model="forest", n_folds=10),
+        tree("forest-ce", "CE-DML-CMR, forests", 60, model="forest", n_folds=1),
+        tree("forest-deepiv", "DeepIV, forests", 60, model="forest", n_folds=1, score="deepiv"),
+        tree("boosting-dml", "DML-CMR, boosting", 120, model="boosting", n_folds=10),
+        tree("boosting-ce", "CE-DML-CMR, boosting", 60, model="boosting", n_folds=1),
+        tree("boosting-deepiv", "DeepIV, boosting", 60, model="boosting", n_folds=1, score="deepiv"),
     ),
     grid={"n": _TREE_SIZES},
     runs=20,
@@ -211,7 +201,7 @@ trees = Experiment(
     quick=Quick(runs=1, grid={"n": (500,)}, methods=("forest-ce", "boosting-ce")),
 )
 
-_IMAGE_METHODS = ("dml-cmr", "ce-dml-cmr", "kernel-cmr", "deepiv", "dfiv", "deepgmm", "kiv")
+_IMAGE_METHODS = ("dml-cmr", "ce-dml-cmr", "kernel-cmr", "deepiv", "dfiv", "deepgmm", "kiv", "control")
 
 images = Experiment(
     name="iv/images",

@@ -1,7 +1,7 @@
 """How long a fit takes and how much memory it needs, per estimator and size."""
 
 from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
-from prudent.bench.experiments._iv import ESTIMATORS, QUICK_METHODS, by, fit
+from prudent.bench.experiments._iv import ESTIMATORS, QUICK_METHODS, by, fit, tree
 
 _SIZES = (1000, 5000, 10_000, 20_000)
 
@@ -12,14 +12,12 @@ def run_cell(task: Task) -> dict[str, float]:
 
     import numpy as np
 
-    from prudent import IVRegression, cmr, datasets
+    import prudent.nn  # noqa: F401
+    from prudent import IVRegression, datasets
+    from prudent.cmr import TwoStageLeastSquares
 
     # Libraries are loaded before the clock and the memory count start.
-    small = datasets.make_linear_gaussian(40, seed=0)
-    linear = getattr(cmr, "TwoStageLeastSquares", None)
-    if linear is not None:
-        IVRegression(linear()).fit(**small.roles())
-    import prudent.nn  # noqa: F401
+    IVRegression(TwoStageLeastSquares()).fit(**datasets.make_linear_gaussian(40, seed=0).roles())
 
     data = datasets.make_demand(int(task.point["n"]), seed=task.seed)
     before = _resident_mb()
@@ -50,7 +48,11 @@ def _resident_mb() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-_METHODS: tuple[Method, ...] = tuple(ESTIMATORS.values())
+_METHODS: tuple[Method, ...] = (
+    *ESTIMATORS.values(),
+    tree("forest-dml", "DML-CMR, forests", 120, model="forest", n_folds=10),
+    tree("boosting-dml", "DML-CMR, boosting", 120, model="boosting", n_folds=10),
+)
 
 speed = Experiment(
     name="iv/speed",
