@@ -50,12 +50,13 @@ def run_cell(task: Task) -> dict[str, float]:
 
 
 def _learner(settings: dict[str, Any], k: int, budget: dict[str, Any], seed: int) -> Any:
-    from prudent import cmr, imitation
+    from prudent import imitation
+    from prudent.bench.experiments._iv import make_estimator
 
     learner = settings.pop("learner")
     shared: dict[str, Any] = {"relative": tuple(budget["relative"]), "seed": seed}
     if learner == "CausalImitation":
-        estimator = getattr(cmr, settings.pop("estimator"))(**settings)
+        estimator = make_estimator(settings)
         return imitation.CausalImitation(estimator, noise_horizon=k, policy_states=budget["policy_states"], **shared)
     if "max_steps" in settings:
         from dataclasses import replace
@@ -93,7 +94,13 @@ def _methods(seconds: float, quick_seconds: float, estimators: tuple[str, ...] =
         )
 
     return (
-        causal("dml-il", "DML-IL", "DMLCMR", {"n_folds": 10}, {"n_folds": 2, "n_repeats": 1, "n_functions": 2}),
+        causal(
+            "dml-il",
+            "DML-IL",
+            "DMLCMR",
+            {"n_folds": 10},
+            {"n_folds": 2, "n_repeats": 1, "n_functions": 1, "brief": True},
+        ),
         plain("residuil", "ResiduIL", "ResiduIL"),
         plain("bc", "BC", "BehaviourCloning"),
         plain("bc-seq", "BC-SEQ", "SequenceCloning"),

@@ -144,12 +144,15 @@ def _fit(task: Task, data: Any) -> tuple[Any, float]:
 def _estimator(estimator: str, **settings: Any) -> Any:
     """An estimator by the name of its class; ``network`` may be given as a JSON record."""
     from prudent import cmr, proximal
+    from prudent.bench.experiments._iv import make_estimator
 
     if "network" in settings:
         from prudent import nn
 
         settings["network"] = nn.spec_from_json(settings["network"])
-    return getattr(cmr if hasattr(cmr, estimator) else proximal, estimator)(**settings)
+    if hasattr(cmr, estimator):
+        return make_estimator({"estimator": estimator, **settings})
+    return getattr(proximal, estimator)(**settings)
 
 
 def _method(name: str, label: str, seconds: float, quick: dict[str, Any] | None = None, **settings: Any) -> Method:
@@ -158,8 +161,9 @@ def _method(name: str, label: str, seconds: float, quick: dict[str, Any] | None 
     )
 
 
-_DML = _method("dml-cmr", "DML-CMR", 48, {"n_folds": 2, "n_repeats": 1}, estimator="DMLCMR", n_folds=10)
-_CE = _method("ce-dml-cmr", "CE-DML-CMR", 32, {"n_repeats": 2}, estimator="DMLCMR", n_folds=1)
+_BRIEF = {"n_repeats": 1, "n_functions": 1, "brief": True}
+_DML = _method("dml-cmr", "DML-CMR", 48, {"n_folds": 2, **_BRIEF}, estimator="DMLCMR", n_folds=10)
+_CE = _method("ce-dml-cmr", "CE-DML-CMR", 32, _BRIEF, estimator="DMLCMR", n_folds=1)
 _OTHERS = (
     _method("kernel-cmr", "KernelCMR", 26, estimator="KernelCMR"),
     _method("nmmr-u", "NMMR-U", 9, estimator="NMMR", statistic="u"),
@@ -339,7 +343,7 @@ linear = Experiment(
             n_folds=5,
             network=_LINEAR_NET,
         ),
-        _method("dml-cmr", "DML-CMR, default f", 26, {"n_folds": 2, "n_repeats": 1}, estimator="DMLCMR", n_folds=10),
+        _method("dml-cmr", "DML-CMR, default f", 26, {"n_folds": 2, **_BRIEF}, estimator="DMLCMR", n_folds=10),
     ),
     grid={"n": (1000,)},
     runs=200,
