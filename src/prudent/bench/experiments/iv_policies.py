@@ -1,7 +1,7 @@
 """Policies: a design whose best action depends on the context, and bandits that ignore the instrument."""
 
 from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
-from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, QUICK_METHODS, by, fit
+from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, by, fit
 
 _MODULE = "prudent.bench.experiments.iv_policies"
 _SIZES = (1000, 5000)
@@ -125,7 +125,9 @@ context = Experiment(
         ),
     ),
     figures=(Figure(kind="lines", x="n", y="suboptimality", log_x=True, log_y=True),),
-    quick=Quick(runs=1, grid={"n": (1000,)}, budget={"contexts": 300}, methods=(*QUICK_METHODS, "linlcb", "random")),
+    quick=Quick(
+        runs=1, grid={"n": (1000,)}, budget={"contexts": 300}, methods=("kernel-cmr", "2sls", "linlcb", "random")
+    ),
 )
 
 bandit = Experiment(
