@@ -24,7 +24,7 @@ demo: $(STAMP)
 	$(VENV)/bin/prudent demo
 
 test: $(STAMP)
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "not slow"
+	$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(STAMP)
 	$(PY) -m pytest -q -m slow

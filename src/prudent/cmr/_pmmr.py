@@ -110,15 +110,17 @@ def held_out_moments(
 
 
 def smoothest(losses: np.ndarray) -> tuple[int, int]:
-    """The candidate (width, penalty) of the largest penalty, and then width, not worse by more than a standard error.
+    """The smoothest candidate (width, penalty) that is not worse than the best one by more than a standard error.
 
-    ``losses`` (widths, penalties, folds) are held-out moments; widths and penalties grow. Squared moments are noisy,
+    ``losses`` (widths, penalties, folds) are held-out moments; widths and penalties grow. A step in width (a doubling)
+    counts as much as two in the penalty (a factor of ten): the widest kernel with hardly a penalty is not smooth, nor
+    is the narrowest with a large one. Squared moments are noisy,
     and their minimum alone picks functions that are far too rough.
     """
     mean = losses.mean(axis=2)
     best = np.unravel_index(np.argmin(mean), mean.shape)
     excess = losses - losses[best]
     error = excess.std(axis=2, ddof=1) / np.sqrt(losses.shape[2])
-    # Penalty first: the widest kernel with no penalty to speak of is not smooth.
-    penalty, width = np.argwhere((excess.mean(axis=2) <= error).T)[-1]
+    admissible = np.argwhere(excess.mean(axis=2) <= error)
+    width, penalty = max(admissible, key=lambda candidate: (2 * candidate[0] + candidate[1], candidate[0]))
     return int(width), int(penalty)
