@@ -226,5 +226,5 @@ images = Experiment(
         published("DeepGMM", _by_size(1.19, 1.07, 0.75, 0.69), _FIGURE, method="deepgmm"),
     ),
     figures=(Figure(kind="boxes", x="n", y="mse", log_y=True),),
-    quick=Quick(runs=1, grid={"n": (500,)}, budget={"images": "digits"}, methods=("ce-dml-cmr",)),
+    quick=Quick(runs=1, grid={"n": (500,)}, budget={"images": "digits"}, methods=("kernel-cmr",)),
 )

@@ -48,7 +48,7 @@ def _experiment(name: str, design: str, title: str, units: str, references: tupl
             Metric(name="fit_seconds", label="fit, seconds", format=".1f"),
         ),
         references=references,
-        quick=Quick(runs=1, methods=("kernel-cmr", "2sls")),
+        quick=Quick(runs=1, methods=("kiv", "2sls")),
     )
 
 
