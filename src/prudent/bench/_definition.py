@@ -39,9 +39,13 @@ class Method:
         return self.label or self.name
 
 
+# What the runner measures of every cell: time and memory, all of `run_cell` counted.
+COSTS = ("wall_seconds", "cpu_seconds", "peak_mb")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One number (or, for curves, list of numbers) that every cell returns."""
+    """One number (or, for curves, list of numbers) that every cell returns, or one of `COSTS`."""
 
     name: str
     label: str = ""
@@ -59,6 +63,18 @@ class Metric:
     @property
     def title(self) -> str:
         return self.label or self.name
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether cells return it."""
+        return not self.reach_of and self.name not in COSTS
+
+
+# What a cell of an estimator costs, as two columns of tables. CPU seconds hardly depend on what else the machine does.
+COST_METRICS = (
+    Metric(name="cpu_seconds", label="fit and evaluation, CPU seconds", format=".1f"),
+    Metric(name="peak_mb", label="peak memory, MB", format=".0f"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

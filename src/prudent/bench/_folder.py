@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prudent.bench._definition import BenchError, Cell, Experiment, cell_key
+from prudent.bench._definition import COSTS, BenchError, Cell, Experiment, cell_key
 from prudent.bench._records import Entry, RecordFile, best_results
 
 
@@ -29,8 +29,9 @@ class Sweep:
 
         Runs recorded before the metric was added to the definition are passed over.
         """
-        found = [entry["metrics"] for entry in self.at(method, point) if entry["status"] == "ok"]
-        return [metrics[metric] for metrics in found if metric in metrics]
+        ok = [entry for entry in self.at(method, point) if entry["status"] == "ok"]
+        found = ok if metric in COSTS else [entry["metrics"] for entry in ok]
+        return [numbers[metric] for numbers in found if metric in numbers]
 
     def curves(self, method: str, point: dict, x: str, y: str) -> list[tuple[list, list]]:
         """Two list-valued metrics of the runs that have both, by seed."""

@@ -20,7 +20,7 @@ class Job:
 
     @property
     def metric_names(self) -> list[str]:
-        return [metric.name for metric in self.experiment.metrics if not metric.reach_of]
+        return [metric.name for metric in self.experiment.metrics if metric.is_returned]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ lowest price is best in every context of the design, so that rewards say little;
 
 from dataclasses import replace
 
-from prudent.bench._definition import Experiment, Figure, Metric, Quick, Reference, Task
+from prudent.bench._definition import COST_METRICS, Experiment, Figure, Metric, Quick, Reference, Task
 from prudent.bench.experiments._iv import (
     CONTEXT_SEED,
     ESTIMATORS,
@@ -24,7 +24,6 @@ _FIGURE = "published values are medians read off the figures of the released DML
 _TABLE = "published values are means over 20 runs, from tables of the thesis (Shao, 2025)"
 _MODULE = "prudent.bench.experiments.iv_demand"
 _MSE = Metric(name="mse", label="MSE", better="lower", format=".3f")
-_SECONDS = Metric(name="fit_seconds", label="fit, seconds", format=".1f")
 
 
 def run_cell(task: Task) -> dict[str, float]:
@@ -32,10 +31,9 @@ def run_cell(task: Task) -> dict[str, float]:
     from prudent import datasets
 
     data = datasets.make_demand(int(task.point["n"]), seed=task.seed)
-    model, seconds = fit(task, data)
+    model = fit(task, data)
     return {
         "mse": float(datasets.demand_error(model)),
-        "fit_seconds": seconds,
         "reward": _reward(model, data, n_contexts(task), shifted=False),
         "reward_ood": _reward(model, data, n_contexts(task), shifted=True),
     }
@@ -47,16 +45,16 @@ def run_weak(task: Task) -> dict[str, float]:
 
     strength = float(task.point["iv_strength"])
     data = datasets.make_demand(task.budget["n"], seed=task.seed, iv_strength=strength)
-    model, seconds = fit(task, data)
-    return {"mse": float(datasets.demand_error(model)), "fit_seconds": seconds}
+    model = fit(task, data)
+    return {"mse": float(datasets.demand_error(model))}
 
 
 def run_plain(task: Task) -> dict[str, float]:
     """As `run_cell`, without rewards."""
     from prudent import datasets
 
-    model, seconds = fit(task, datasets.make_demand(int(task.point["n"]), seed=task.seed))
-    return {"mse": float(datasets.demand_error(model)), "fit_seconds": seconds}
+    model = fit(task, datasets.make_demand(int(task.point["n"]), seed=task.seed))
+    return {"mse": float(datasets.demand_error(model))}
 
 
 def run_images(task: Task) -> dict[str, float]:
@@ -64,8 +62,8 @@ def run_images(task: Task) -> dict[str, float]:
     from prudent import datasets
 
     data = datasets.make_demand_images(int(task.point["n"]), seed=task.seed, images=task.budget["images"])
-    model, seconds = fit(task, data)
-    return {"mse": float(datasets.demand_images_error(model, images=task.budget["images"])), "fit_seconds": seconds}
+    model = fit(task, data)
+    return {"mse": float(datasets.demand_images_error(model, images=task.budget["images"]))}
 
 
 def _reward(model, data, count: int, *, shifted: bool) -> float:
@@ -108,7 +106,7 @@ demand = Experiment(
     runs=20,
     metrics=(
         _MSE,
-        _SECONDS,
+        *COST_METRICS,
         Metric(name="reward", label="reward", better="higher", format=".3f"),
         Metric(name="reward_ood", label="reward, out of distribution", better="higher", format=".3f"),
     ),
@@ -150,7 +148,7 @@ weak = Experiment(
     runs=20,
     statistic="mean",
     budget={"n": 5000},
-    metrics=(_MSE, _SECONDS),
+    metrics=(_MSE, *COST_METRICS),
     references=(
         target("dml-cmr", "published DML-CMR", _by_strength(0.0676, 0.0984, 0.1295, 0.1859, 0.2899, 0.4872), _TABLE),
         target(
@@ -188,7 +186,7 @@ trees = Experiment(
     grid={"n": _TREE_SIZES},
     runs=20,
     statistic="mean",
-    metrics=(_MSE, _SECONDS),
+    metrics=(_MSE, *COST_METRICS),
     references=(
         target("forest-dml", "published DML-CMR, forests", _by_tree_size(0.1689, 0.1067, 0.0657), _TABLE),
         target("forest-ce", "published CE-DML-CMR, forests", _by_tree_size(0.1733, 0.1154, 0.0721), _TABLE),
@@ -216,7 +214,7 @@ images = Experiment(
     grid={"n": _SIZES},
     runs=20,
     budget={"images": "mnist"},
-    metrics=(_MSE, _SECONDS),
+    metrics=(_MSE, *COST_METRICS),
     references=(
         target("dml-cmr", "published DML-IV", _by_size(0.48, 0.42, 0.35, 0.29), _FIGURE),
         target("ce-dml-cmr", "published CE-DML-IV", _by_size(0.64, 0.53, 0.38, 0.31), _FIGURE),

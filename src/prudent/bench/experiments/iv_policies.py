@@ -1,6 +1,6 @@
 """Policies: a design whose best action depends on the context, and bandits that ignore the instrument."""
 
-from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
+from prudent.bench._definition import COST_METRICS, Experiment, Figure, Method, Metric, Quick, Reference, Task
 from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, by, fit
 
 _MODULE = "prudent.bench.experiments.iv_policies"
@@ -28,8 +28,8 @@ def run_context(task: Task) -> dict[str, float]:
     from prudent import datasets
 
     data = datasets.make_pricing(int(task.point["n"]), seed=task.seed)
-    act, seconds = _policy(task, data)
-    result = {"fit_seconds": seconds}
+    act = _policy(task, data)
+    result = {}
     for end, shifted in (("", False), ("_ood", True)):
         result[f"suboptimality{end}"] = _loss(act, data, task, shifted).value
     return result
@@ -40,9 +40,9 @@ def run_bandit(task: Task) -> dict[str, float]:
     from prudent import datasets
 
     data = datasets.make_demand(int(task.point["n"]), seed=task.seed)
-    act, seconds = _policy(task, data)
+    act = _policy(task, data)
     judged = _loss(act, data, task, False)
-    return {"reward": judged.reward, "suboptimality": judged.value, "fit_seconds": seconds}
+    return {"reward": judged.reward, "suboptimality": judged.value}
 
 
 def _loss(act, data, task: Task, shifted: bool):
@@ -53,12 +53,10 @@ def _loss(act, data, task: Task, shifted: bool):
 
 
 def _policy(task: Task, data):
-    """The learnt policy as a function of contexts, and the seconds of the fit.
+    """The learnt policy as a function of contexts.
 
     Bandits get the instrument as one more context (as in the thesis), in new contexts a fresh draw of it.
     """
-    import time
-
     import numpy as np
 
     from prudent import iv
@@ -68,18 +66,16 @@ def _policy(task: Task, data):
     low, high = data.action_range
     rng = np.random.default_rng(task.seed)
     if name is None:
-        model, seconds = fit(task, data)
-        return model.policy(data.action_range), seconds
+        return fit(task, data).policy(data.action_range)
     if name == "random":
-        return lambda contexts: rng.uniform(low, high, len(contexts)), 0.0
-    start = time.perf_counter()
+        return lambda contexts: rng.uniform(low, high, len(contexts))
     bandit = getattr(iv, name)(**settings, seed=task.seed).fit(**data.roles(), actions=(low, high))
 
     def act(contexts: np.ndarray) -> np.ndarray:
         # In both designs the instrument is N(0, 1), independent of the context.
         return bandit.act(contexts, rng.standard_normal((len(contexts), 1)))
 
-    return act, time.perf_counter() - start
+    return act
 
 
 def _by_size(*values: float) -> dict[str, float]:
@@ -101,7 +97,7 @@ context = Experiment(
     metrics=(
         Metric(name="suboptimality", label="suboptimality", better="lower", format=".3f"),
         Metric(name="suboptimality_ood", label="suboptimality, out of distribution", better="lower", format=".3f"),
-        Metric(name="fit_seconds", label="fit, seconds", format=".1f"),
+        *COST_METRICS,
     ),
     references=(
         Reference(
@@ -145,7 +141,7 @@ bandit = Experiment(
     metrics=(
         Metric(name="reward", label="reward", better="higher", format=".3f"),
         Metric(name="suboptimality", label="suboptimality", better="lower", format=".3f"),
-        Metric(name="fit_seconds", label="fit, seconds", format=".1f"),
+        *COST_METRICS,
     ),
     references=(
         Reference(

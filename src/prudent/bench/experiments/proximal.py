@@ -6,7 +6,7 @@ Published figures of DML-CMR on these designs are not shown: the released plotti
 from dataclasses import replace
 from typing import Any
 
-from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
+from prudent.bench._definition import COST_METRICS, Experiment, Figure, Method, Metric, Quick, Reference, Task
 
 _HERE = "prudent.bench.experiments.proximal"
 _SIZES = (1000, 2000, 5000, 10000)
@@ -21,9 +21,9 @@ def run_demand(task: Task) -> dict[str, float]:
     noise = {f"{name}_proxy_noise": float(task.point.get(name, 1.0)) for name in ("treatment", "outcome")}
     n = int(task.point["n"] if "n" in task.point else task.budget["n"])
     data = datasets.make_demand_proximal(n, seed=task.seed, **noise)
-    model, seconds = _fit(task, data)
+    model = _fit(task, data)
     error = datasets.demand_proximal_error(model, outcome_proxy_noise=noise["outcome_proxy_noise"])
-    return {"mse": error, "fit_seconds": seconds}
+    return {"mse": error}
 
 
 def run_ablation(task: Task) -> dict[str, float]:
@@ -33,7 +33,7 @@ def run_ablation(task: Task) -> dict[str, float]:
     from prudent import datasets
 
     data = datasets.make_demand_proximal(int(task.point["n"]), seed=task.seed)
-    model, seconds = _fit(task, data)
+    model = _fit(task, data)
     assert data.bridge is not None
     # One evaluation sample for all cells, from a seed that no run uses.
     fresh = datasets.make_demand_proximal(5000, seed=10**6)
@@ -46,7 +46,6 @@ def run_ablation(task: Task) -> dict[str, float]:
         "mse_low": float(error[price[:, 0] < 17].mean()),
         "mse_high": float(error[price[:, 0] >= 17].mean()),
         "bridge_mse": float(inside),
-        "fit_seconds": seconds,
     }
 
 
@@ -55,16 +54,16 @@ def run_sprites(task: Task) -> dict[str, float]:
     from prudent import datasets
 
     data = datasets.make_sprites(int(task.point["n"]), seed=task.seed)
-    model, seconds = _fit(task, data)
-    return {"mse": datasets.sprites_error(model), "fit_seconds": seconds}
+    model = _fit(task, data)
+    return {"mse": datasets.sprites_error(model)}
 
 
 def run_kpv(task: Task) -> dict[str, float]:
     """Fit on n rows of the KPV simulation; mean absolute error on 20 treatments."""
     from prudent import datasets
 
-    model, seconds = _fit(task, datasets.make_kpv(int(task.point["n"]), seed=task.seed))
-    return {"mae": datasets.kpv_error(model), "fit_seconds": seconds}
+    model = _fit(task, datasets.make_kpv(int(task.point["n"]), seed=task.seed))
+    return {"mae": datasets.kpv_error(model)}
 
 
 def run_linear(task: Task) -> dict[str, float]:
@@ -72,7 +71,7 @@ def run_linear(task: Task) -> dict[str, float]:
     from prudent import datasets
 
     data = datasets.make_linear_proximal(int(task.point["n"]), seed=task.seed)
-    model, _ = _fit(task, data)
+    model = _fit(task, data)
     found, truth = model.interval([1.0]), data.truth([1.0])[0]
     error, debiased, spread = (float(v[0]) for v in (found.plug_in - truth, found.value - truth, found.standard_error))
     slope = float(model.effect([2.0])[0] - model.effect([0.0])[0]) / 2
@@ -85,20 +84,6 @@ def run_linear(task: Task) -> dict[str, float]:
         "debiased_covers": float(abs(debiased) < 1.96 * spread),
         "slope_error": slope - 2.0,
     }
-
-
-def run_speed(task: Task) -> dict[str, float]:
-    """Time and memory of one fit on the demand design."""
-    from prudent import datasets
-    from prudent.bench._cell import peak_memory_mb
-
-    model, seconds = _fit(task, datasets.make_demand_proximal(int(task.point["n"]), seed=task.seed))
-    fit_mb = peak_memory_mb()
-    import time
-
-    start = time.perf_counter()
-    datasets.demand_proximal_error(model)
-    return {"fit_seconds": seconds, "effect_seconds": time.perf_counter() - start, "peak_mb": fit_mb}
 
 
 class _OfComponents:
@@ -120,9 +105,8 @@ class _OfComponents:
         return self.model.effect(self.parts["treatment"](treatment) if "treatment" in self.parts else treatment)
 
 
-def _fit(task: Task, data: Any) -> tuple[Any, float]:
-    """The fitted model of a cell, and the seconds that it took."""
-    import time
+def _fit(task: Task, data: Any) -> Any:
+    """The fitted model of a cell."""
     import warnings
 
     from prudent import ProximalRegression
@@ -133,12 +117,11 @@ def _fit(task: Task, data: Any) -> tuple[Any, float]:
         model: Any = ProximalRegression(estimator, seed=task.seed)
     else:
         model = _OfComponents(estimator, task.seed)
-    start = time.perf_counter()
     with warnings.catch_warnings():
         # What a fit says about weak proxies is no news here: the designs are fixed.
         warnings.simplefilter("ignore", UserWarning)
         model.fit(**data.roles())
-    return model, time.perf_counter() - start
+    return model
 
 
 def _estimator(estimator: str, **settings: Any) -> Any:
@@ -189,7 +172,6 @@ _PLAIN = (
     _method("linear-awv", "least squares on (A, W, V)", 1, estimator="PlainRegression", proxies="both", model="linear"),
 )
 _MSE = Metric(name="mse", label="MSE", better="lower", format=".1f")
-_SECONDS = Metric(name="fit_seconds", label="fit, seconds", format=".1f")
 
 
 def _published(label: str, values: dict[int, float], source: str = _NMMR_FILES, **role: Any) -> Reference:
@@ -210,7 +192,7 @@ demand = Experiment(
     methods=(_DML, _CE, *_OTHERS, _TWO_STAGE, *_PLAIN),
     grid={"n": _SIZES},
     runs=20,
-    metrics=(_MSE, _SECONDS),
+    metrics=(_MSE, *COST_METRICS),
     references=(
         _published("NMMR-U, its authors", _NMMR_U, method="dml-cmr", role="target"),
         _published("best published", _BEST, _GAT, method="dml-cmr", role="goal"),
@@ -268,31 +250,24 @@ ablation = Experiment(
     ),
     run_cell=f"{_HERE}:run_ablation",
     methods=(
-        _variant("default", "default: fitted s, unbiased loss, 10 folds, from a regression, tanh units", 70),
-        _variant("observed", "observed Y in place of fitted s", 50, outcome="observed"),
-        _variant("one-draw", "one draw inside the square", 70, draws=1),
+        _variant("default", "default: fitted s, unbiased loss, 10 folds, from a regression, tanh units", 26),
+        _variant("observed", "observed Y in place of fitted s", 20, outcome="observed"),
+        _variant("one-draw", "one draw inside the square", 26, draws=1),
         replace(_CE, name="no-folds", label="no folds", settings=_DML.settings | {"n_folds": 1}),
-        replace(
-            _CE,
-            name="no-folds-observed",
-            label="no folds, observed Y",
-            settings=_DML.settings | {"n_folds": 1, "outcome": "observed"},
-            seconds=20,
-        ),
-        _variant("zero", "not from a regression on (A, W)", 60, start="zero"),
-        _variant("silu", "units that do not level off (SiLU)", 70, network={"kind": "TabularSpec", "embed": []}),
+        _variant("zero", "not from a regression on (A, W)", 24, start="zero"),
+        _variant("silu", "units that do not level off (SiLU)", 26, network={"kind": "TabularSpec", "embed": []}),
     ),
-    grid={"n": (2000,)},
+    grid={"n": (1000,)},
     runs=20,
     metrics=(
         _MSE,
         Metric(name="mse_low", label="MSE, a < 17", better="lower", format=".1f"),
         Metric(name="mse_high", label="MSE, a >= 17", better="lower", format=".1f"),
         Metric(name="bridge_mse", label="MSE of h over observed (A, W)", better="lower", format=".2f"),
-        _SECONDS,
+        *COST_METRICS,
     ),
     figures=(Figure(kind="boxes", x="n", y="mse", log_y=True),),
-    quick=Quick(runs=1, grid={"n": (500,)}, methods=("no-folds-observed",)),
+    quick=Quick(runs=1, grid={"n": (500,)}, methods=("no-folds",)),
 )
 sprites = Experiment(
     name="proximal/sprites",
@@ -307,7 +282,7 @@ sprites = Experiment(
     methods=(_DML, _CE, *_OTHERS, *_PLAIN),
     grid={"n": (1000, 2000, 5000)},
     runs=20,
-    metrics=(_MSE, _SECONDS),
+    metrics=(_MSE, *COST_METRICS),
     figures=(Figure(kind="boxes", x="n", y="mse", log_y=True),),
     quick=Quick(runs=1, grid={"n": (500,)}, methods=("nmmr-u",)),
 )
@@ -319,7 +294,7 @@ kpv = Experiment(
     methods=(_DML, _CE, *_OTHERS, _TWO_STAGE, *_PLAIN),
     grid={"n": (500, 1000, 2000)},
     runs=20,
-    metrics=(Metric(name="mae", label="MAE", better="lower", format=".3f"), _SECONDS),
+    metrics=(Metric(name="mae", label="MAE", better="lower", format=".3f"), *COST_METRICS),
     figures=(Figure(kind="boxes", x="n", y="mae"),),
     quick=Quick(runs=1, grid={"n": (500,)}, methods=("kernel-cmr", "nmmr-u", "kpv", "2sls")),
 )
@@ -358,23 +333,4 @@ linear = Experiment(
         Metric(name="debiased_covers", label="coverage, debiased", format=".3f"),
     ),
     quick=Quick(runs=4, grid={"n": (500,)}, methods=("2sls",)),
-)
-speed = Experiment(
-    name="proximal/speed",
-    title="Proximal estimators: time and memory",
-    protocol=(
-        "one fit on the demand design, one process, cold compilation in the first run of a worker; moment estimators "
-        "include what the standard errors and the diagnosis need."
-    ),
-    run_cell=f"{_HERE}:run_speed",
-    methods=(_DML, _CE, *_OTHERS, _TWO_STAGE),
-    grid={"n": _SIZES},
-    runs=3,
-    metrics=(
-        _SECONDS,
-        Metric(name="effect_seconds", label="effect at 10 treatments, seconds", format=".2f"),
-        Metric(name="peak_mb", label="peak memory, MB", format=".0f"),
-    ),
-    figures=(Figure(kind="lines", x="n", y="fit_seconds", log_x=True, log_y=True),),
-    quick=Quick(runs=1, grid={"n": (500,)}, methods=("kernel-cmr", "nmmr-u", "kpv", "2sls")),
 )

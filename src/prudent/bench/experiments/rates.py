@@ -11,7 +11,7 @@ def run_cell(task: Task) -> dict[str, float]:
     from prudent.bench.experiments._iv import fit
 
     data = datasets.make_linear_gaussian(int(task.point["n"]), seed=task.seed)
-    model, _ = fit(task, data, network=nn.MLPSpec(widths=()))
+    model = fit(task, data, network=nn.MLPSpec(widths=()))
     # One evaluation sample for all cells, from a seed that no run uses.
     fresh = datasets.make_linear_gaussian(2000, seed=10**6)
     roles = fresh.roles()
