@@ -160,7 +160,9 @@ def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable
     The moment ties the policy down only where the older history moves the state. Elsewhere something has to be
     preferred, and cloning is a better guess than nothing: it is corrected as far as the moment asks for it, and not at
     all if it leaves less than a hundredth of the moment. (Errors of the roll-out model are larger than that, and a
-    correction that answers to them is harmful in a closed loop.) Where the older history explains much of the action, the action itself is matched: its mean given c, the policy
+    correction that answers to them is harmful in a closed loop.)
+
+    Where the older history explains much of the action, the action itself is matched: its mean given c, the policy
     after some steps of the dynamics, is harder to learn than the policy. Where it explains little, the noise would
     weigh more than the error of a fitted mean. Ten networks in all for the roll-outs, without a pilot for their weight
     decay, and fewer steps: demonstrations are many and alike, and nothing was lost by it.
