@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from prudent.cmr._arrays import as_matrix
+from prudent.cmr._arrays import as_matrix, as_number, row_label
+from prudent.cmr._problem import MIN_ROWS
 from prudent.errors import DataError, RoleError
 
 MAX_LEVELS = 1000
+# Of more columns than this one usually lies outside the range that was observed.
+MAX_RANGES = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +47,15 @@ class Role:
         return [column.name for column in self.columns]
 
     @property
+    def encoded_names(self) -> tuple[str, ...]:
+        """Names of the columns of the encoded matrix: ``dose``, ``arm=drug``."""
+        return tuple(
+            column.name if column.levels is None else f"{column.name}={level}"
+            for column in self.columns
+            for level in column.levels or ("",)
+        )
+
+    @property
     def is_categorical(self) -> bool:
         """Whether the role is one categorical column."""
         return len(self.columns) == 1 and self.columns[0].levels is not None
@@ -70,7 +82,7 @@ class Role:
                     raise RoleError(
                         f"{self.title} column {name!r} is not in the data; it has {list(map(str, frame.columns))}."
                     )
-            return np.hstack([self._encode_column(c, frame[c.name].to_numpy()) for c in self.columns])
+            return np.hstack([self._encode_column(c, frame[c.name].to_numpy(), frame.index) for c in self.columns])
         if any(column.levels is not None for column in self.columns):
             array = np.asarray(value, dtype=object)
             array = array.reshape(-1, len(self.columns)) if array.ndim < 2 else array
@@ -83,9 +95,28 @@ class Role:
             array = array.reshape(1, -1)
         return as_matrix(self.title, array, n_columns=self.width)
 
-    def _encode_column(self, column: Column, values: np.ndarray) -> np.ndarray:
+    def outside(self, observed: np.ndarray, matrix: np.ndarray) -> str | None:
+        """A sentence on encoded rows outside the ``observed`` (2, columns) ranges; None if there are none."""
+        if self.width > MAX_RANGES:
+            return None
+        slack = 1e-9 * (observed[1] - observed[0])
+        beyond = (matrix < observed[0] - slack) | (matrix > observed[1] + slack)
+        if not beyond.any():
+            return None
+        ranges = [
+            f"{name} {low:g} to {high:g}"
+            for name, low, high, is_left in zip(self.encoded_names, *observed, beyond.any(axis=0), strict=True)
+            if is_left
+        ]
+        count = int(beyond.any(axis=1).sum())
+        return (
+            f"{count} of {len(matrix)} {self.title.lower()}s {'lies' if count == 1 else 'lie'} outside the observed "
+            f"range ({', '.join(ranges)}); what is said there is extrapolated."
+        )
+
+    def _encode_column(self, column: Column, values: np.ndarray, index: pd.Index | None = None) -> np.ndarray:
         if column.levels is None:
-            return as_matrix(f"{self.title} column {column.name!r}", values)
+            return as_matrix(f"{self.title} column {column.name!r}", values, index=index)
         # By text, too: a command line has no booleans.
         index = {str(level): k for k, level in enumerate(column.levels)}
         index |= {level: k for k, level in enumerate(column.levels)}
@@ -147,7 +178,7 @@ def role_from_array(title: str, value: Any) -> Role:
     array = array[:, None] if array.ndim == 1 else array
     name = title.lower().rstrip("s") if array.shape[1] == 1 else title.lower()
     names = [name] if array.shape[1] == 1 else [f"{name}_{j}" for j in range(array.shape[1])]
-    return Role(title, tuple(Column(n, _levels(title, pd.Series(array[:, j]))) for j, n in enumerate(names)))
+    return Role(title, tuple(Column(n, _levels(title, pd.Series(array[:, j], name=n))) for j, n in enumerate(names)))
 
 
 def read_roles(
@@ -195,6 +226,17 @@ def read_groups(data: Any, groups: Any) -> Any:
     if groups not in frame.columns:
         raise RoleError(f"Groups column {groups!r} is not in the data.")
     return frame[groups].to_numpy()
+
+
+def check_enough(n_rows: int, groups: Any) -> None:
+    """Raise where there are too few rows, or groups of rows, for folds and standard errors to mean anything."""
+    if n_rows < MIN_ROWS:
+        raise DataError(f"A fit needs at least {MIN_ROWS} rows, got {n_rows}. Bring more data.")
+    if groups is not None and (n_groups := len(np.unique(np.asarray(groups)))) < MIN_ROWS:
+        raise DataError(
+            f"A fit needs at least {MIN_ROWS} groups, got {n_groups}: rows of one group count as one. Bring more data, "
+            "or leave groups out where rows are independent."
+        )
 
 
 def check_varying(
@@ -257,27 +299,54 @@ def _from_sequence(title: str, value: Sequence) -> np.ndarray:
 def _levels(title: str, series: pd.Series) -> tuple[Any, ...] | None:
     if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
         return None
+    name = f"{title} column {series.name!r}"
     if series.isna().any():
+        first = row_label(series.index, int(np.argmax(series.isna())))
         raise DataError(
-            f"{title} column {series.name!r} must not have missing values, got {int(series.isna().sum())}. "
-            "Drop or impute these rows before fitting."
+            f"{name} must not have missing values, got {int(series.isna().sum())} (first: {first}). Drop or impute "
+            "these rows."
         )
     if pd.api.types.is_datetime64_any_dtype(series):
-        raise DataError(f"{title} column {series.name!r} holds dates. Turn it into a number (e.g. days) first.")
+        raise DataError(f"{name} holds dates. Turn it into a number (e.g. days) first.")
     values = [v.item() if isinstance(v, np.generic) else v for v in series.tolist()]
     is_category = isinstance(series.dtype, pd.CategoricalDtype)
     if not is_category and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         return None
     strange = [v for v in values if not isinstance(v, str | bool | int | float)]
     if strange:
-        raise DataError(
-            f"{title} column {series.name!r} holds {type(strange[0]).__name__} values. Turn them into numbers or text."
-        )
+        raise DataError(f"{name} holds {type(strange[0]).__name__} values. Turn them into numbers or text.")
+    if not is_category:
+        _check_words(name, values, series.index)
     levels = tuple(sorted(set(values), key=lambda v: (str(type(v)), v)))
     limit = min(MAX_LEVELS, max(20, len(values) // 2))
     if len(levels) > limit:
         raise DataError(
-            f"{title} column {series.name!r} has {len(levels)} different values in {len(values)} rows; at most {limit} "
-            "can be encoded. Is it an identifier? Leave it out."
+            f"{name} is text with {len(levels)} different values in {len(values)} rows (first: {values[0]!r}); at most "
+            f"{limit} can be encoded. Is it an identifier? Leave it out."
         )
     return levels
+
+
+def _check_words(name: str, values: list[Any], index: pd.Index) -> None:
+    """Raise where a column of text is mostly numbers: one bad cell would turn every number into a category."""
+    is_number = [not isinstance(v, bool) and as_number(v) is not None for v in values]
+    has_comma = [
+        not ok and as_number(str(v).replace(",", ".")) is not None for v, ok in zip(values, is_number, strict=True)
+    ]
+    if 2 * (sum(is_number) + sum(has_comma)) <= len(values):
+        return
+    if all(is_number):
+        raise DataError(
+            f"{name} is text that holds numbers (first: {values[0]!r}). Convert it with pandas.to_numeric, or to a "
+            "pandas category if the numbers are labels."
+        )
+    first = is_number.index(False)
+    cure = (
+        "Write decimals with a point (pandas.read_csv has decimal=',')."
+        if has_comma[first]
+        else "Mend these values or drop their rows; if all values are labels, make the column a pandas category."
+    )
+    raise DataError(
+        f"{name} is text: {len(values) - sum(is_number)} of {len(values)} values are no numbers, first "
+        f"{values[first]!r} ({row_label(index, first)}). {cure}"
+    )

@@ -1,8 +1,10 @@
 """Saved models: a folder with ``model.json`` and ``weights.safetensors``. Loading one never runs its code."""
 
+import contextlib
 import hashlib
 import json
 import os
+import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,24 @@ def check_folder(folder: str | Path) -> Path:
                 raise ModelFileError(
                     f"{folder} exists and is not a saved model. Choose a new or empty folder, so that nothing is lost."
                 ) from None
+    # Only trying tells, and better before a long fit than after it.
+    absent = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as cause:
+        raise _cannot_write(folder, cause) from None
+    finally:
+        for place in absent:
+            with contextlib.suppress(OSError):
+                place.rmdir()
     return folder
+
+
+def _cannot_write(folder: Path, cause: OSError) -> ModelFileError:
+    reason = (cause.strerror or str(cause)).lower()
+    return ModelFileError(f"{folder} cannot be created or written to ({reason}). Choose a folder where you may write.")
 
 
 def save_model(folder: str | Path, kind: str, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Path:
@@ -64,14 +83,17 @@ def save_model(folder: str | Path, kind: str, record: dict[str, Any], arrays: di
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
     text = json.dumps({**header, "model": record}, indent=1)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in ((WEIGHTS_NAME, weights), (JSON_NAME, text.encode())):
-        fresh = folder / f".{name}.new"
-        try:
-            fresh.write_bytes(content)
-            os.replace(fresh, folder / name)
-        finally:
-            fresh.unlink(missing_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in ((WEIGHTS_NAME, weights), (JSON_NAME, text.encode())):
+            fresh = folder / f".{name}.new"
+            try:
+                fresh.write_bytes(content)
+                os.replace(fresh, folder / name)
+            finally:
+                fresh.unlink(missing_ok=True)
+    except OSError as cause:
+        raise _cannot_write(folder, cause) from None
     return folder
 
 
@@ -100,9 +122,8 @@ def load(folder: str | Path) -> Any:
         arrays = load_weights(weights)
         return getattr(import_module(KINDS[header["kind"]]), header["kind"]).from_state(header["model"], arrays)
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as cause:
-        raise ModelFileError(
-            f"{folder} does not hold a complete model ({type(cause).__name__}: {cause}). Save the model again."
-        ) from cause
+        reason = f"{cause} is missing" if isinstance(cause, KeyError) else str(cause)
+        raise ModelFileError(f"{folder} does not hold a complete model: {reason}. Save the model again.") from cause
 
 
 def _read_header(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from prudent import datasets
 from prudent.cli import app
-from prudent.errors import DataError
+from prudent.errors import DataError, ModelFileError, RoleError
 
 FIT = ["--outcome", "y", "--treatment", "a", "--outcome-proxy", "w", "--treatment-proxy", "v"]
 
@@ -44,7 +44,9 @@ def test_effect_and_diagnose_speak_json(folder):
     ("arguments", "message"),
     [
         (["--grid", "b=1:2:3"], r"--grid must name the treatment \['a'\], got 'b'"),
-        ([], "Give treatments, as --grid name=low:high:count or --treatment"),
+        (["--treatment", ","], "Give treatments, as --grid name=low:high:count or --treatment"),
+        (["--treatment", "1", "--grid", "a=1:2:3"], "Give one of --grid, --treatment and --at"),
+        (["--treatment", "high"], "Treatment must be numeric, got 'high'"),
         (["--treatment", "1", "--level", "2"], "--level must be between 0 and 1, got 2"),
     ],
 )
@@ -71,10 +73,50 @@ def test_estimator_options_are_checked(folder, tmp_path):
         run("iv", "diagnose", str(folder / "model"))
 
 
-def test_several_treatments_are_asked_for_in_python(tmp_path):
+def test_several_treatments_are_asked_for_by_name(tmp_path):
     frame = datasets.make_linear_proximal(300, seed=0).frame()
     frame.assign(b=frame["a"] ** 2).to_csv(tmp_path / "data.csv", index=False)
     fit = ["proximal", "fit", str(tmp_path / "data.csv"), *FIT, "--estimator", "2sls", "--out", str(tmp_path / "m")]
-    run(*[("a,b" if argument == "a" else argument) for argument in fit])
-    with pytest.raises(DataError, match="asks about one column; the treatment has a, b"):
-        run("proximal", "effect", str(tmp_path / "m"), "--treatment", "1,2")
+    output = run(*[("a,b" if argument == "a" else argument) for argument in fit])
+    assert "no picture, which needs one treatment column, not 2" in " ".join(output.split())
+    model = str(tmp_path / "m")
+    with pytest.raises(DataError, match=r"ask about one column; the treatment has a, b. Use --at name=value"):
+        run("proximal", "effect", model, "--treatment", "1,2")
+    with pytest.raises(RoleError, match="Treatment column 'b' is not in the data"):
+        run("proximal", "effect", model, "--at", "a=1")
+    rows = json.loads(run("proximal", "effect", model, "--at", "b=1,a=1", "--at", "b=1,a=0", "--json"))
+    assert [(row["a"], row["b"]) for row in rows] == [(1.0, 1.0), (0.0, 1.0)]
+    assert rows[0]["effect"] - rows[1]["effect"] == pytest.approx(2.0, abs=0.5)
+
+
+def test_two_levels_are_shown_at_their_values_and_models_replaced_in_words(tmp_path):
+    frame = datasets.make_linear_proximal(300, seed=0).frame()
+    frame.assign(a=(frame["a"] > 0).astype(int)).to_csv(tmp_path / "data.csv", index=False)
+    fit = ["proximal", "fit", str(tmp_path / "data.csv"), *FIT, "--estimator", "2sls", "--out", str(tmp_path / "m")]
+    assert "in place of" not in run(*fit)
+    assert "in place of the model that was there" in " ".join(run(*fit).split())
+    rows = json.loads(run("proximal", "effect", str(tmp_path / "m"), "--json"))
+    assert [row["a"] for row in rows] == [0.0, 1.0]
+
+
+def test_bad_cells_are_named_by_their_line(folder, tmp_path):
+    lines = (folder / "data.csv").read_text().splitlines()
+    fit = ["proximal", "fit", str(tmp_path / "data.csv"), *FIT, "--estimator", "2sls", "--out", str(tmp_path / "m")]
+    place = lines[0].split(",").index("a")
+    for cell, message in (
+        ("n/k", r"Treatment column 'a' is text: 1 of 300 values are no numbers, first 'n/k' \(line 4\). Mend"),
+        ("", r"Treatment column 'a' must be finite, got NaN or infinity in 1 rows \(first: line 4\)"),
+    ):
+        cells = lines[3].split(",")
+        cells[place] = cell
+        (tmp_path / "data.csv").write_text("\n".join([*lines[:3], ",".join(cells), *lines[4:]]) + "\n")
+        with pytest.raises(DataError, match=message):
+            run(*fit)
+
+
+def test_a_folder_that_cannot_be_made_is_noticed_before_the_fit(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    fit = ["proximal", "fit", str(folder / "data.csv"), *FIT, "--out"]
+    for out in (tmp_path / "file" / "m", tmp_path / ("x" * 300)):
+        with pytest.raises(ModelFileError, match=r"cannot be created or written to .* Choose a folder where you may"):
+            run(*fit, str(out))

@@ -201,7 +201,7 @@ def test_defaults_follow_the_documented_rule():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda y, x, c: (y, np.where(np.arange(len(x))[:, None] == 3, np.nan, x), c), "x must be finite.*row 3"),
+        (lambda y, x, c: (y, np.where(np.arange(len(x))[:, None] == 3, np.nan, x), c), "x must be finite.*row index 3"),
         (lambda y, x, c: (y * np.inf, x, c), "y must be finite"),
         (lambda y, x, c: (y[:-1], x, c), "y must have 100 rows like the other arrays, got 99"),
         (lambda y, x, c: (y[:, :, None], x, c), r"y must have one row per unit \(2-D\), got shape"),

@@ -121,7 +121,7 @@ def test_pictures_on_both_sides(estimator):
 @pytest.mark.parametrize(
     ("settings", "change", "message"),
     [
-        ({}, lambda y, x, c: (y, np.where(np.arange(80)[:, None] == 3, np.nan, x), c), "x must be finite.*row 3"),
+        ({}, lambda y, x, c: (y, np.where(np.arange(80)[:, None] == 3, np.nan, x), c), "x must be finite.*row index 3"),
         ({}, lambda y, x, c: (y[:-1], x, c), "y must have 80 rows like the other arrays, got 79"),
         ({}, lambda y, x, c: (y, np.hstack([x[:, :1], np.ones_like(y)]), c), "Column 1 of x is constant"),
         ({}, lambda y, x, c: (y[:10], x[:10], c[:10]), "needs at least 20 rows, got 10"),

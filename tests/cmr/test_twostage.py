@@ -108,13 +108,13 @@ def test_bad_input(design):
         TwoStageLeastSquares().fit(y, x, c[:, 2:])
     with pytest.raises(DataError, match="errors='clustered' needs groups, got none"):
         TwoStageLeastSquares(errors="clustered").fit(y, x, c)
-    with pytest.raises(DataError, match="terms need more rows than 8"):
-        TwoStageLeastSquares("spline", interactions=True).fit(y[:8], x[:8], c[:8])
+    with pytest.raises(DataError, match="terms need more rows than 25"):
+        TwoStageLeastSquares("spline", interactions=True).fit(y[:25], x[:25], c[:25])
     with pytest.raises(DataError, match="x must be finite"):
         TwoStageLeastSquares().fit(y, x * np.nan, c)
     with pytest.raises(DataError, match="Column 0 of x is constant"):
         TwoStageLeastSquares().fit(y, x * 0, c)
-    with pytest.raises(DataError, match="needs at least 5 rows, got 3"):
+    with pytest.raises(DataError, match="needs at least 20 rows, got 3"):
         TwoStageLeastSquares().fit(y[:3], x[:3], c[:3])
     with pytest.raises(ValueError, match="features must be one of"):
         TwoStageLeastSquares("cubic").fit(y, x, c)

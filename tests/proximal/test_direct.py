@@ -147,7 +147,7 @@ def test_cevae_is_right_where_the_proxies_show_the_confounder():
 def test_pictures_several_outcomes_and_saving(tmp_path):
     rng = np.random.default_rng(0)
     a, w, v = rng.normal(size=(40, 8, 8)), rng.normal(size=(40, 8, 8)), rng.normal(size=(40, 2))
-    y = np.column_stack([a[:, 0, 0], w[:, 0, 0]])
+    y = np.column_stack([a[:, 0, 0], w[:, 0, 0]]) + 0.1 * rng.normal(size=(40, 2))
     brief = TrainConfig(batch_size=32, max_steps=4, evaluate_every=2)
     models = [
         PKDR(PMMR(n_landmarks=20), n_landmarks=20),

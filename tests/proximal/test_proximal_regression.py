@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 
 import prudent
 from prudent import ProximalRegression, datasets
-from prudent.cmr import MomentEstimator
-from prudent.errors import DataError, NotFittedError, RoleError
+from prudent.cmr import MomentError, MomentEstimator, TwoStageLeastSquares
+from prudent.errors import DataError, ModelFileError, NotFittedError, RoleError
+from prudent.proximal._copies import check_copies
 
 ROLES = {"outcome": "y", "treatment": "a", "outcome_proxy": "w", "treatment_proxy": "v"}
 
@@ -209,7 +210,7 @@ def test_diagnosis_and_summary_read_well(model):
     assert diagnosis.weakest_f > 23.1
     assert diagnosis.warnings() == []
     text = model.summary()
-    for words in ("proxy strength, w: effective F", "strong", "moment error, audited folds", "std. error"):
+    for words in ("proxy strength, v on w given a: effective F", "strong", "moment error, audited folds", "std. error"):
         assert words in text
     assert isinstance(model.plot_effect(truth=lambda a: 2 * a + 0.5), Axes)
     assert "95% interval" in str(model.interval([0.0, 1.0]))
@@ -253,6 +254,83 @@ def test_pictures_may_have_a_blank_border():
     roles = {"treatment": treatment, "outcome_proxy": u + rng.normal(size=u.shape)}
     model = ProximalRegression(LinearIV(), seed=0).fit(outcome=y, **roles, treatment_proxy=u + rng.normal(size=u.shape))
     assert np.isfinite(model.effect(treatment[:2])).all()
+
+
+def test_copies_are_found_among_pixels_and_rare_pixels_are_no_copies():
+    rng = np.random.default_rng(0)
+    pictures = {"treatment": rng.normal(size=(50, 200)), "outcome_proxy": rng.normal(size=(50, 200))}
+    for picture in pictures.values():
+        picture[:, 100:] = 0.0
+        picture[7, 150] = 1.0  # lit once, in the same picture
+    names = [str(j) for j in range(200)]
+    check_copies({role: (names, picture) for role, picture in pictures.items()})
+    pictures["outcome_proxy"][:, 30] = 5 - 2 * pictures["treatment"][:, 60]
+    with pytest.raises(DataError, match="Outcome proxy column '30' is a copy of treatment column '60'"):
+        check_copies({role: (names, picture) for role, picture in pictures.items()})
+
+
+def test_strong_correlation_is_no_copy(frame):
+    close = frame.assign(v=frame["w"] + 1e-3 * frame["v"])
+    ProximalRegression(LinearIV(), seed=0).fit(close, **ROLES)
+
+
+def test_treatments_outside_the_data_are_warned_about_once(frame):
+    model = ProximalRegression(LinearIV(), seed=0).fit(frame, **ROLES)
+    message = r"2 of 3 treatments lie outside the observed range \(a -?[\d.]+ to [\d.]+\)"
+    for ask in (model.effect, model.interval, lambda a: model.effect(a, return_error=True)):
+        with pytest.warns(UserWarning, match=message) as caught:
+            ask([-100.0, 0.0, 100.0])
+        assert len(caught) == 1
+    model.effect([frame["a"].min(), frame["a"].max()])
+
+
+def test_few_levels_are_shown_at_their_values(frame):
+    model = ProximalRegression(LinearIV(), seed=0).fit(frame.assign(a=(frame["a"] > 0).astype(int)), **ROLES)
+    assert model.treatment_levels_ == [0.0, 1.0]
+    axes = model.plot_effect(truth=lambda a: 2 * a)
+    assert list(axes.lines[0].get_xdata()) == [0.0, 1.0]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["estimate", "truth", "95% interval, debiased"]
+
+
+def test_fewer_treatment_proxies_are_named_in_the_words_of_the_question(frame):
+    more = frame.assign(w2=frame["w"] + np.random.default_rng(0).standard_normal(len(frame)))
+    message = r"The outcome proxies \(w, w2\) enter with 2 terms.*treatment proxies \(v\), got 1. Are they swapped\?"
+    with pytest.raises(DataError, match=message):
+        ProximalRegression(TwoStageLeastSquares()).fit(more, **{**ROLES, "outcome_proxy": ["w", "w2"]})
+
+
+def test_least_squares_reports_by_column_name(frame):
+    report = ProximalRegression(TwoStageLeastSquares()).fit(frame, **ROLES).estimator_.report_
+    assert report.terms == ("constant", "a", "w")
+    assert report.endogenous == ("w",)
+    assert str(report).splitlines()[1] == "y"
+
+
+def test_diverged_bridges_are_called_so(frame):
+    class Wild(LinearIV):
+        def predict(self, x):
+            return super().predict(x) + 1e3 * x[:, :1]
+
+    with pytest.warns(UserWarning, match="the fit diverged: on the training rows the bridge varies .* times as much"):
+        diagnosis = ProximalRegression(Wild(), seed=0).fit(frame, **ROLES).diagnose()
+    assert diagnosis.moment is None
+    assert "not measured" in str(diagnosis)
+    verdicts = {t: MomentError(t, 1.0, 100).verdict for t in (-5.0, -3.0, -1.0, 1.0, 3.0)}
+    assert list(verdicts.values()) == [
+        "not informative: the fit may have diverged",
+        "not informative",
+        *["consistent with zero"] * 2,
+        "the moment is violated",
+    ]
+
+
+def test_an_unknown_estimator_in_a_saved_model_is_named(frame, tmp_path):
+    folder = ProximalRegression(TwoStageLeastSquares()).fit(frame, **ROLES).save(tmp_path / "model")
+    path = folder / "model.json"
+    path.write_text(path.read_text().replace('"kind": "TwoStageLeastSquares"', '"kind": "Foo"'))
+    with pytest.raises(ModelFileError, match="an estimator 'Foo' that this version does not know; it knows"):
+        prudent.load(folder)
 
 
 def test_a_failed_fit_leaves_the_earlier_one(frame, model):
@@ -305,17 +383,51 @@ def test_default_network_levels_off(frame):
         (lambda f: f, {"outcome_proxy": []}, RoleError, "outcome_proxy is missing"),
         (lambda f: f.assign(w=1.0), {}, DataError, "Outcome proxy column 'w' is constant"),
         (lambda f: f.assign(v=1.0), {}, DataError, "Treatment proxy column 'v' is constant"),
-        (lambda f: f.assign(v=f["w"]), {}, DataError, "Treatment proxy column 0 equals a column of the outcome proxy"),
-        (lambda f: f.assign(w=f["a"]), {}, DataError, "Outcome proxy column 0 equals a column of the treatment"),
+        (
+            lambda f: f.assign(v=f["w"]),
+            {},
+            DataError,
+            "Treatment proxy column 'v' is a copy of outcome proxy column 'w'",
+        ),
+        (lambda f: f.assign(w=f["a"]), {}, DataError, "Outcome proxy column 'w' is a copy of treatment column 'a'"),
+        (lambda f: f.assign(v=1 - 3 * f["w"]), {}, DataError, "Treatment proxy column 'v' is a copy of outcome proxy"),
+        (lambda f: f.assign(w=2 * f["a"]), {}, DataError, "Outcome proxy column 'w' is a copy of treatment column 'a'"),
+        (lambda f: f.assign(w=2 * f["y"] + 1), {}, DataError, "Outcome proxy column 'w' is a copy of outcome column"),
+        (lambda f: f.assign(w=f["y"].round(6)), {}, DataError, "Outcome proxy column 'w' is a copy of outcome column"),
+        (
+            lambda f: f.assign(w=f["w"].astype(str)),
+            {},
+            DataError,
+            "Outcome proxy column 'w' is text that holds numbers",
+        ),
+        (
+            lambda f: f.assign(v=f["v"].map(lambda v: f"{v:.2f}".replace(".", ","))),
+            {},
+            DataError,
+            r"column 'v' is text: 400 of 400 values are no numbers, first '.*' \(row index 0\). Write decimals with a",
+        ),
+        (
+            lambda f: f.assign(v=f["v"].astype(object).where(f.index != 3, "n/k")),
+            {},
+            DataError,
+            r"column 'v' is text: 1 of 400 values are no numbers, first 'n/k' \(row index 3\)",
+        ),
+        (
+            lambda f: f.assign(v=(f["v"] > 0).map({True: "1", False: "2"})),
+            {},
+            DataError,
+            "column 'v' is text that holds numbers .* pandas category",
+        ),
         (lambda f: f.assign(w=np.nan), {}, DataError, "must be finite"),
         (lambda f: f.assign(y="high"), {}, DataError, "Outcome must be numeric"),
-        (lambda f: f.head(3), {}, DataError, "at least 20 rows, got 3"),
+        (lambda f: f.head(19), {}, DataError, "at least 20 rows, got 19"),
+        (lambda f: f, {"groups": np.arange(400) % 19}, DataError, "at least 20 groups, got 19"),
         (lambda f: f.head(0), {}, DataError, "at least one row"),
     ],
 )
 def test_bad_tables(frame, change, roles, error, message):
     with pytest.raises(error, match=message):
-        ProximalRegression().fit(change(frame), **{**ROLES, **roles})
+        ProximalRegression(LinearIV()).fit(change(frame), **{**ROLES, **roles})
 
 
 def test_bad_calls(frame, model):
@@ -329,8 +441,19 @@ def test_bad_calls(frame, model):
         model.bridge([1.0, 2.0], [1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="level must be between 0 and 1, got 95"):
         model.interval([1.0], level=95)
-    with pytest.raises(TypeError, match="estimator must be a moment estimator"):
-        ProximalRegression(object()).fit(frame, **ROLES)
+    for estimator, words in (
+        (object(), "got object. Classes with an effect method"),
+        ("2sls", r"got the text '2sls'. Give TwoStageLeastSquares\(\), from prudent.cmr"),
+        (TwoStageLeastSquares, r"got the class TwoStageLeastSquares. Give TwoStageLeastSquares\(\)"),
+    ):
+        with pytest.raises(TypeError, match=f"estimator must be a moment estimator such as DMLCMR.*{words}"):
+            ProximalRegression(estimator).fit(frame, **ROLES)
+    with pytest.raises(TypeError, match=r"ax must be Matplotlib axes, got 'a.png'.*savefig"):
+        model.plot_effect("a.png")
+    with pytest.raises(DataError, match=r"Treatment must be finite, got NaN .* Drop or impute these rows.$"):
+        model.effect([np.nan])
+    with pytest.raises(DataError, match="Treatment must be numeric, got 'high'"):
+        model.effect([1.0, "high"])
     with pytest.raises(ValueError, match="seed must be a whole number"):
         ProximalRegression(seed=-1).fit(frame, **ROLES)
     with pytest.raises(DataError, match="must have 400 rows like the outcome, got 399"):

@@ -39,17 +39,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Causal effects and policies from a table with instruments.", no_args_is_help=True)
 
-ESTIMATORS = {
-    "dml-cmr": "DMLCMR",
-    "kernel-cmr": "KernelCMR",
-    "tree-cmr": "TreeCMR",
-    "deepiv": "DeepIV",
-    "dfiv": "DFIV",
-    "deepgmm": "DeepGMM",
-    "kiv": "KernelIV",
-    "control": "ControlFunction",
-    "2sls": "TwoStageLeastSquares",
-}
+ESTIMATORS = ("dml-cmr", "kernel-cmr", "tree-cmr", "deepiv", "dfiv", "deepgmm", "kiv", "control", "2sls")
 Context = Annotated[str | None, typer.Option(help="One context, as name=value,name=value.")]
 Contexts = Annotated[Path | None, typer.Option(help="Table with one context per row.")]
 
@@ -96,7 +86,7 @@ def effect(
 ) -> None:
     """Effect of actions in a context."""
     fitted = _load(model)
-    check_single(fitted.roles_["action"])
+    check_single(fitted.roles_["action"], "prudent.load(folder).effect(rows, context) in Python")
     name = ", ".join(fitted.roles_["action"].names)
     actions = parse_grid(grid, fitted.roles_["action"]) if grid else parse_list(action)
     if not context and "context" in fitted.roles_:

@@ -1,6 +1,7 @@
 """What ``prudent iv`` and ``prudent proximal`` share: options of a fit, estimators by name, saving and loading."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,13 +25,14 @@ Folds = Annotated[int | None, typer.Option(help="Cross-fitting folds, 10 by defa
 Seed = Annotated[int, typer.Option(help="Decides every random choice.")]
 
 
-def make_estimator(name: str, folds: int | None, classes: dict[str, str]) -> "MomentEstimator":
-    """The estimator that an option names; ``classes`` maps the names to classes of ``prudent.cmr``."""
-    if name not in classes:
-        raise DataError(f"--estimator must be one of {', '.join(classes)}, got {name!r}.")
+def make_estimator(name: str, folds: int | None, names: Sequence[str]) -> "MomentEstimator":
+    """The estimator that an option names, one of ``names``."""
+    if name not in names:
+        raise DataError(f"--estimator must be one of {', '.join(names)}, got {name!r}.")
     from prudent import cmr
+    from prudent.cmr._names import NAMES
 
-    kind = getattr(cmr, classes[name])
+    kind = getattr(cmr, NAMES[name])
     if folds is None:
         return kind()
     if "n_folds" not in kind().get_params():
@@ -40,6 +42,7 @@ def make_estimator(name: str, folds: int | None, classes: dict[str, str]) -> "Mo
 
 def save_model(model: Any, out: Path, role: str, as_json: bool) -> None:
     """Save a fitted model, with the picture of its effect where ``role`` is one column, and show its diagnosis."""
+    is_replaced = (out / "model.json").exists()
     folder = model.save(out)
     has_picture = model.roles_[role].is_categorical or model.roles_[role].width == 1
     if has_picture:
@@ -53,15 +56,16 @@ def save_model(model: Any, out: Path, role: str, as_json: bool) -> None:
         plt.close()
     show_diagnosis(model, as_json)
     if not as_json:
-        print(f"saved in {folder}/" + (" with effect.png" if has_picture else ""))
+        columns = f"; no picture, which needs one {role} column, not {model.roles_[role].width}"
+        picture = " with effect.png" if has_picture else columns
+        print(f"saved in {folder}/{picture}" + (", in place of the model that was there" if is_replaced else ""))
 
 
-def check_single(role: "Role") -> None:
+def check_single(role: "Role", cure: str) -> None:
     """Raise where values of a role cannot be given as one list."""
     if len(role.names) > 1:
         raise DataError(
-            f"The command asks about one column; the {role.title.lower()} has {', '.join(role.names)}. In Python: "
-            "prudent.load(folder).effect(rows)."
+            f"These options ask about one column; the {role.title.lower()} has {', '.join(role.names)}. Use {cure}."
         )
 
 

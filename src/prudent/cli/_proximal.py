@@ -3,7 +3,7 @@
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,7 @@ from prudent.cli._models import (
     save_model,
     show_diagnosis,
 )
-from prudent.cli._tables import pair_rows, parse_grid, parse_list, read_table, show, split_names, warn_outside
+from prudent.cli._tables import pair_rows, parse_grid, parse_list, parse_values, read_table, show, split_names
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,15 +31,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Causal effects from a table with two proxies of a hidden confounder.", no_args_is_help=True)
 
-ESTIMATORS = {
-    "dml-cmr": "DMLCMR",
-    "kernel-cmr": "KernelCMR",
-    "nmmr": "NMMR",
-    "pmmr": "PMMR",
-    "kpv": "KPV",
-    "dfpv": "DFPV",
-    "2sls": "TwoStageLeastSquares",
-}
+ESTIMATORS = ("dml-cmr", "kernel-cmr", "nmmr", "pmmr", "kpv", "dfpv", "2sls")
+DEFAULT_POINTS = 11
 
 
 @app.command()
@@ -85,27 +78,51 @@ def effect(
     model: Model,
     grid: Annotated[str | None, typer.Option(help="Treatments, as name=low:high:count.")] = None,
     treatment: Annotated[str | None, typer.Option(help="Treatments, as values: 10,12.5 or red,blue.")] = None,
+    at: Annotated[
+        list[str] | None, typer.Option(help="One treatment of several columns, as name=value,name=value; repeatable.")
+    ] = None,
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     as_json: Json = False,
 ) -> None:
-    """Mean outcome under treatments, with debiased intervals."""
+    """Mean outcome E[outcome | do(treatment)] if the treatment is set, with debiased intervals.
+
+    Without --grid, --treatment or --at: at the levels of the treatment, or over its observed range.
+    """
     if not 0 < level < 1:
         raise DataError(f"--level must be between 0 and 1, got {level:g}.")
+    if sum(option is not None for option in (grid, treatment, at or None)) > 1:
+        raise DataError("Give one of --grid, --treatment and --at.")
     fitted = _load(model)
     role = fitted.roles_["treatment"]
-    check_single(role)
-    treatments = parse_grid(grid, role) if grid else parse_list(treatment, "treatment")
-    warn_outside(role, fitted.treatment_range_, treatments)
-    found = fitted.interval(treatments, level=level)
-    header = [", ".join(role.names), "effect", "debiased", "standard error", "lower", "upper"]
+    if at:
+        import pandas as pd
+
+        asked: Any = pd.DataFrame([parse_values(text) for text in at])
+        rows = asked.reindex(columns=role.names).to_numpy().tolist()
+    else:
+        check_single(role, "--at name=value,name=value")
+        asked = _treatments(fitted, grid, treatment)
+        rows = [[value] for value in asked]
+    found = fitted.interval(asked, level=level)
     columns = (found.plug_in, found.value, found.standard_error, found.lower, found.upper)
-    show("E[outcome | do(treatment)]", header, pair_rows(treatments, *columns), as_json=as_json)
+    table = [[*row, *values] for row, (_, *values) in zip(rows, pair_rows(range(len(rows)), *columns), strict=True)]
+    header = [*role.names, "effect", "debiased", "standard error", "lower", "upper"]
+    show("mean outcome if the treatment is set, E[outcome | do(treatment)]", header, table, as_json=as_json)
 
 
 @app.command()
 def diagnose(model: Model, as_json: Json = False) -> None:
     """Strength of the proxies, nuisance fit and moment error of a saved model."""
     show_diagnosis(_load(model), as_json)
+
+
+def _treatments(fitted: "ProximalRegression", grid: str | None, values: str | None) -> list[Any]:
+    """What the options ask about, values of one column."""
+    from prudent.proximal._report import candidate_treatments
+
+    if grid is not None:
+        return parse_grid(grid, fitted.roles_["treatment"]).tolist()
+    return candidate_treatments(fitted, DEFAULT_POINTS) if values is None else parse_list(values, "treatment")
 
 
 def _load(folder: Path) -> "ProximalRegression":

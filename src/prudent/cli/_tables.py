@@ -18,7 +18,7 @@ READERS = {".csv": "read_csv", ".parquet": "read_parquet", ".tsv": "read_table"}
 
 
 def read_table(path: Path, *, min_columns: int = 2) -> "pd.DataFrame":
-    """A CSV, TSV or Parquet file as a frame."""
+    """A CSV, TSV or Parquet file as a frame; its index gives the rows the names that messages call them by."""
     import pandas as pd
 
     if not path.is_file():
@@ -37,6 +37,11 @@ def read_table(path: Path, *, min_columns: int = 2) -> "pd.DataFrame":
         raise DataError(
             f"{path} has {frame.shape[0]} rows and {frame.shape[1]} columns; a table needs more. Is it comma separated?"
         )
+    is_text = path.suffix.lower() != ".parquet"
+    # Without blank lines and line breaks in quotes, data begin in line 2.
+    has_plain_lines = is_text and len(path.read_bytes().splitlines()) == len(frame) + 1
+    frame.index = pd.RangeIndex(2, len(frame) + 2) if has_plain_lines else pd.RangeIndex(1, len(frame) + 1)
+    frame.index.name = "line" if has_plain_lines else "data row"
     return frame
 
 
@@ -51,7 +56,7 @@ def parse_values(text: str | None) -> dict[str, Any]:
     for part in split_names(text):
         name, separator, value = part.partition("=")
         if not separator:
-            raise DataError(f"Expected name=value, got {part!r}. Example: --context time=5,customer=3")
+            raise DataError(f"Expected name=value, got {part!r}. Example: time=5,customer=3")
         try:
             values[name.strip()] = float(value)
         except ValueError:
@@ -98,16 +103,10 @@ def pair_rows(inputs: Any, *values: "np.ndarray") -> list[list[Any]]:
 
 
 def warn_outside(role: "Role", observed: "np.ndarray", inputs: Any) -> None:
-    """A note on standard error where numeric inputs lie outside the ``observed`` (2, columns) range."""
-    if role.width > 1 or role.categorical_positions:
-        return
-    low, high = (float(v) for v in observed[:, 0])
-    values = [v for v in inputs if isinstance(v, float) and not low <= v <= high]
-    if values:
-        sys.stderr.write(
-            f"prudent: warning: {role.names[0]} = {values[0]:g} lies outside the observed range {low:g} to {high:g}; "
-            "effects there are extrapolated.\n"
-        )
+    """A note on standard error where inputs lie outside the ``observed`` (2, columns) range."""
+    text = role.outside(observed, role.encode(inputs))
+    if text is not None:
+        sys.stderr.write(f"prudent: warning: {text}\n")
 
 
 def show(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:

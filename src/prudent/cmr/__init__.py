@@ -21,6 +21,7 @@ from prudent.cmr._report import FitReport, Strength
 from prudent.cmr._treecmr import TreeCMR
 from prudent.cmr._tune import Trial, Tuning, tune
 from prudent.cmr._twostage import TwoStageLeastSquares
+from prudent.errors import ModelFileError
 
 __all__ = [
     "DFIV",
@@ -67,4 +68,10 @@ _SAVED = {
 
 def estimator_from_state(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> MomentEstimator:
     """Rebuild a fitted estimator from what its ``to_state`` gave."""
-    return _SAVED[record["kind"]].from_state(record, arrays)
+    kind = record["kind"]
+    if kind not in _SAVED:
+        raise ModelFileError(
+            f"The saved model names an estimator {kind!r} that this version does not know; it knows "
+            f"{', '.join(sorted(_SAVED))}. Upgrade prudent, or save the model again."
+        )
+    return _SAVED[kind].from_state(record, arrays)

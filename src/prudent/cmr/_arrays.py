@@ -13,15 +13,14 @@ Matrix = Float[np.ndarray, "n d"]
 MAX_AUTO_LEVELS = 10
 
 
-def as_matrix(name: str, value: Any, *, n_rows: int | None = None, n_columns: int | None = None) -> Matrix:
-    """``value`` as a finite 2-D float array; a vector becomes one column."""
+def as_matrix(
+    name: str, value: Any, *, n_rows: int | None = None, n_columns: int | None = None, index: Any = None
+) -> Matrix:
+    """``value`` as a finite 2-D float array; a vector becomes one column. ``index`` names its rows in messages."""
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError) as cause:
-        raise DataError(
-            f"{name} must be a rectangular array of numbers, got {type(value).__name__} that is ragged or holds "
-            f"something else ({cause}). Encode text columns, or pass a data frame with column roles."
-        ) from None
+        raise DataError(f"{name} must be {_what_is_no_number(value, cause)}") from None
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
@@ -32,14 +31,41 @@ def as_matrix(name: str, value: Any, *, n_rows: int | None = None, n_columns: in
     if bad.any():
         rows = np.flatnonzero(bad.any(axis=1))
         raise DataError(
-            f"{name} must be finite, got NaN or infinity in {len(rows)} rows (first: row {rows[0]}). "
-            "Drop or impute these rows before fitting."
+            f"{name} must be finite, got NaN or infinity in {len(rows)} rows (first: {row_label(index, rows[0])}). "
+            "Drop or impute these rows."
         )
     if n_rows is not None and len(array) != n_rows:
         raise DataError(f"{name} must have {n_rows} rows like the other arrays, got {len(array)}.")
     if n_columns is not None and array.shape[1] != n_columns:
         raise DataError(f"{name} must have {n_columns} columns as in fit, got {array.shape[1]}.")
     return array
+
+
+def row_label(index: Any, number: int) -> str:
+    """Where row ``number`` stands, in the words of a pandas ``index`` (a line of a file, say) if there is one."""
+    if index is None:
+        return f"row index {number}"
+    return f"{index.name or 'row index'} {index[number]}"
+
+
+def as_number(value: Any) -> float | None:
+    """``value`` as a number, None if it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _what_is_no_number(value: Any, cause: Exception) -> str:
+    """The end of a sentence on a ``value`` of which NumPy made no array of numbers."""
+    try:
+        cells = np.asarray(value, dtype=object).reshape(-1)
+    except ValueError:
+        cells = np.empty(0)
+    for cell in cells:
+        if np.ndim(cell) == 0 and as_number(cell) is None:
+            return f"numeric, got {cell!r}. Encode text as numbers, or pass a data frame with column roles."
+    return f"a rectangular array of numbers, got {type(value).__name__} that is ragged ({cause})."
 
 
 def shared_columns(x: Matrix, c: Matrix) -> dict[int, int]:

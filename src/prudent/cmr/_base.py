@@ -27,6 +27,16 @@ class MomentError:
     standard_error: float
     n_rows: int
 
+    @property
+    def verdict(self) -> str:
+        """What the value says of the fit, in words."""
+        t = self.value / max(self.standard_error, 1e-300)
+        if t > 2:
+            return "the moment is violated"
+        if t >= -2:
+            return "consistent with zero"
+        return "not informative" + (": the fit may have diverged" if t < -4 else "")
+
     def __str__(self) -> str:
         return f"{self.value:.4g} (standard error {self.standard_error:.2g}, {self.n_rows} rows)"
 

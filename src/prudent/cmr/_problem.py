@@ -11,6 +11,7 @@ from prudent.cmr._base import check_seed
 from prudent.cmr._folds import cross_fit_folds
 from prudent.errors import DataError
 
+# Below it, folds and standard errors mean nothing.
 MIN_ROWS = 20
 
 
@@ -32,13 +33,13 @@ class Problem:
     instruments: list[int]
 
     @classmethod
-    def of(cls, name: str, y: Any, x: Any, c: Any, *, seed: Any, groups: Any, min_rows: int = MIN_ROWS) -> "Problem":
+    def of(cls, name: str, y: Any, x: Any, c: Any, *, seed: Any, groups: Any) -> "Problem":
         """Check the arrays for the estimator ``name`` and sort their columns."""
         check_seed(seed)
         x = as_matrix("x", x)
         y, c = as_matrix("y", y, n_rows=len(x)), as_matrix("c", c, n_rows=len(x))
-        if len(x) < min_rows:
-            raise DataError(f"{name} needs at least {min_rows} rows, got {len(x)}. Bring more data.")
+        if len(x) < MIN_ROWS:
+            raise DataError(f"{name} needs at least {MIN_ROWS} rows, got {len(x)}. Bring more data.")
         if groups is not None:
             groups = np.asarray(groups).reshape(-1)
             if len(groups) != len(x):

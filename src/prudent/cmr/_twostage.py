@@ -5,6 +5,8 @@ With the plain columns as basis this is textbook 2SLS.
 """
 
 import dataclasses
+import re
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +18,17 @@ from prudent.cmr._problem import Problem, check_choice, check_count, simple_para
 from prudent.errors import DataError
 
 ERRORS = ("robust", "unadjusted", "clustered", "auto")
+
+
+class TooFewInstrumentsError(DataError):
+    """There are more endogenous terms than excluded instruments."""
+
+    def __init__(self, n_terms: int, n_instruments: int):
+        self.n_terms, self.n_instruments = n_terms, n_instruments
+        super().__init__(
+            f"{n_terms} endogenous terms need at least as many excluded instruments, got {n_instruments}. Use simpler "
+            "features, or bring more instruments."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +49,23 @@ class TwoStageReport:
     first_stage_f: tuple[float, ...]
     partial_r2: tuple[float, ...]
     n_instruments: int
+    outcomes: tuple[str, ...] = ()
+
+    def with_names(self, columns: Sequence[str], outcomes: Sequence[str]) -> "TwoStageReport":
+        """The same report, with names in place of x0, x1, ... and of outcome 0, outcome 1, ..."""
+
+        def named(terms: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(re.sub(r"\bx(\d+)", lambda m: columns[int(m[1])], term) for term in terms)
+
+        return dataclasses.replace(
+            self, terms=named(self.terms), endogenous=named(self.endogenous), outcomes=tuple(outcomes)
+        )
 
     def __str__(self) -> str:
         width = max(len(name) for name in self.terms)
         lines = [f"two-stage least squares, {self.n_rows} rows, {self.errors} standard errors"]
         for number, (values, errors) in enumerate(zip(self.coefficients, self.standard_errors, strict=True)):
-            lines.append(f"outcome {number}")
+            lines.append(self.outcomes[number] if self.outcomes else f"outcome {number}")
             lines += [
                 f"  {name:<{width}} {value:>12.5g}  ({error:.3g})"
                 for name, value, error in zip(self.terms, values, errors, strict=True)
@@ -102,7 +126,7 @@ class TwoStageLeastSquares(MomentEstimator):
         check_choice("errors", self.errors, ERRORS)
         check_count("degree", self.degree)
         check_count("n_knots", self.n_knots, 2)
-        problem = Problem.of("TwoStageLeastSquares", y, x, c, seed=seed, groups=groups, min_rows=5)
+        problem = Problem.of("TwoStageLeastSquares", y, x, c, seed=seed, groups=groups)
         errors = self.errors
         if errors == "auto":
             errors = "robust" if problem.groups is None else "clustered"
@@ -134,10 +158,7 @@ class TwoStageLeastSquares(MomentEstimator):
         endogenous = endogenous[independent_columns(fixed, basis[:, endogenous])]
         excluded = outer[:, independent_columns(fixed, outer)]
         if excluded.shape[1] < len(endogenous):
-            raise DataError(
-                f"{len(endogenous)} endogenous terms need at least as many excluded instruments, got "
-                f"{excluded.shape[1]}. Use simpler features, or bring more instruments."
-            )
+            raise TooFewInstrumentsError(len(endogenous), excluded.shape[1])
         if len(basis) <= fixed.shape[1] + max(excluded.shape[1], len(endogenous)):
             raise DataError(
                 f"{fixed.shape[1] + excluded.shape[1]} terms need more rows than {len(basis)}. Use simpler features."

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.base import clone
 
-from prudent._roles import Role, check_varying, read_groups, read_roles
+from prudent._roles import Role, check_enough, check_varying, read_groups, read_roles
 from prudent.cmr import DMLCMR, ImageFeatures, MomentEstimator
 from prudent.cmr._arrays import as_matrix, is_discrete
 from prudent.cmr._base import check_seed
+from prudent.cmr._names import check_estimator
 from prudent.cmr._neural import embed_beside_image
+from prudent.cmr._twostage import TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
 from prudent.iv._policy import Policy, PolicyValue
@@ -74,9 +76,11 @@ class IVRegression:
         (:class:`prudent.cmr.ImageFeatures`). Without it pixels are columns like others, as ``nn.ImageSpec`` wants them.
         """
         check_seed(self.seed)
+        check_estimator(self.estimator, "Regressors for the outcome go into DMLCMR(outcome_model=...).")
         given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
         roles, matrices = read_roles(data, given, TITLES, REQUIRED)
         groups = read_groups(data, groups)
+        check_enough(len(matrices["outcome"]), groups)
         check_varying(roles, matrices, REQUIRED)
         context_matrix = matrices.get("context", np.empty((len(matrices["outcome"]), 0)))
         self.image_ = None
@@ -87,11 +91,6 @@ class IVRegression:
             context_matrix = self.image_.replace_last(context_matrix)
         x = np.hstack([matrices["action"], context_matrix])
         c = np.hstack([matrices["instruments"], context_matrix])
-        if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
-            raise TypeError(
-                f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}. "
-                "Regressors for the outcome go into DMLCMR(outcome_model=...)."
-            )
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
         # Indicators of a categorical action are discrete however rare a level is.
@@ -107,6 +106,10 @@ class IVRegression:
         # What the user says of the columns counts, where the estimator takes it.
         discrete = set(getattr(getattr(self.estimator_, "report_", None), "discrete", discrete))
         self.diagnosis_ = Diagnosis.of(self.estimator_, roles, matrices["action"], discrete)
+        report = getattr(self.estimator_, "report_", None)
+        if isinstance(report, TwoStageReport) and self.image_ is None:
+            names = [name for role in ("action", "context") if role in roles for name in roles[role].encoded_names]
+            self.estimator_.report_ = report.with_names(names, roles["outcome"].names)
         # Kept in memory for averages over observed contexts; never written to disk with the model.
         self.context_, self.action_ = context_matrix, matrices["action"]
         if self.diagnosis_.weakest_f is not None and self.diagnosis_.weakest_f < WEAK_F:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prudent._axes import axes_or_new
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
@@ -58,12 +59,9 @@ def summarise(model: "IVRegression") -> str:
 
 def plot_effect(model: "IVRegression", ax: "Axes | None", *, context: Any, truth: Any) -> "Axes":
     """Picture of :meth:`prudent.IVRegression.plot_effect`; ``truth(action)`` adds a dashed reference line."""
-    import matplotlib.pyplot as plt
-
+    ax = axes_or_new(ax)
     actions = candidate_actions(model, CURVE_POINTS)
     values = average_effect(model, actions, context)
-    if ax is None:
-        _, ax = plt.subplots(figsize=(6, 4), layout="constrained")
     is_curve = not model.roles_["action"].is_categorical and model.diagnosis_.action_levels is None
     names = model.roles_["outcome"].names
     for number in range(values.shape[1]):

@@ -7,6 +7,9 @@ import numpy as np
 
 from prudent.cmr._arrays import Matrix
 
+# Roles with more columns than this are pictures: they are compressed.
+WIDE = 128
+
 
 @dataclasses.dataclass(frozen=True)
 class Compression:

@@ -21,6 +21,8 @@ from prudent.cmr._report import partial_strength, r_squared
 
 # Stock and Yogo's rule of thumb.
 WEAK_F = 10.0
+# A bridge is of the order of the outcome's mean given (A, W); with weak proxies it may vary more, but not by far.
+MAX_SPREAD = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +31,9 @@ class ProximalDiagnosis:
 
     ``strength`` has one entry per column of the outcome proxy, ``weakest`` that of the linear combination of columns
     that the treatment proxies move least (of a picture's components: most). ``n_proxies`` counts outcome and treatment
-    proxies, a category of L levels as L - 1. ``moment_is_audited`` says that the moment was measured on rows that had
-    no part in the fit. ``kept`` is the share of variance that compressed roles retain.
+    proxies, a category of L levels as L - 1. ``moment`` is measured on rows that had no part in the fit, and None where
+    there are none. ``kept`` is the share of variance that compressed roles retain. ``spread`` is the standard deviation
+    of the bridge on the training rows over that of the outcome. ``link`` names the treatment proxies and the treatment.
     """
 
     n_rows: int
@@ -40,10 +43,11 @@ class ProximalDiagnosis:
     weakest: Strength
     proxy_r2: tuple[float, ...]
     outcome_r2: tuple[float, ...]
-    moment: MomentError
-    moment_is_audited: bool
+    moment: MomentError | None
     moment_of_mean: MomentError
     kept: dict[str, float]
+    spread: tuple[float, ...]
+    link: tuple[str, str]
 
     @classmethod
     def of(
@@ -51,15 +55,16 @@ class ProximalDiagnosis:
         estimator: MomentEstimator,
         y: Matrix,
         parts: dict[str, Matrix],
-        residual: Matrix,
+        h: Matrix,
         *,
         proxy_names: tuple[str, ...],
+        link: tuple[str, str],
         n_proxies: tuple[int, int],
         kept: dict[str, float],
         seed: int,
         groups: Any = None,
     ) -> "ProximalDiagnosis":
-        """From a fitted estimator and the encoded roles it was fitted on."""
+        """From a fitted estimator, the encoded roles it was fitted on, and its bridge ``h`` there."""
         w, known = parts["outcome_proxy"], np.hstack([parts["treatment"], parts["context"]])
         c = np.hstack([known, parts["treatment_proxy"]])
         groups = None if groups is None else np.asarray(groups).reshape(-1)
@@ -81,10 +86,11 @@ class ProximalDiagnosis:
             weakest=extreme_direction(w, predicted, without, -1 if "outcome_proxy" in kept else 0),
             proxy_r2=proxy_r2,
             outcome_r2=r_squared(y, fitted[:, : y.shape[1]]),
-            moment=audited or residual_moment(residual, c, seed=seed, groups=groups),
-            moment_is_audited=audited is not None,
+            moment=audited,
             moment_of_mean=residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups),
             kept=kept,
+            spread=tuple(float(v) for v in h.std(axis=0) / y.std(axis=0)),
+            link=link,
         )
 
     @property
@@ -106,7 +112,12 @@ class ProximalDiagnosis:
                 f"{self.n_proxies[0]} outcome proxies but {self.n_proxies[1]} treatment proxies: the bridge "
                 "has more arguments than the data give equations. Are the proxies swapped?"
             )
-        if self.moment_is_audited and self.moment.value > 4 * self.moment.standard_error:
+        if max(self.spread) > MAX_SPREAD:
+            found.append(
+                f"the fit diverged: on the training rows the bridge varies {max(self.spread):.3g} times as much as the "
+                "outcome. Do not use its effects; choose another estimator, or change its settings."
+            )
+        if self.moment is not None and self.moment.value > 4 * self.moment.standard_error:
             share = self.moment.value / max(self.moment_of_mean.value, 1e-300)
             if share > 0.01:
                 found.append(
@@ -122,8 +133,11 @@ class ProximalDiagnosis:
             table.append((f"{role}: variance kept by components", f"{share:.1%}", "the rest is treated as noise"))
         if len(self.strength) <= 8:
             for name, s in zip(self.proxy_names, self.strength, strict=True):
-                table.append((f"proxy strength, {name}: effective F", f"{s.effective_f:.1f}", _verdict(s)))
-                table.append((f"proxy strength, {name}: partial R2", f"{s.partial_r2:.3f}", "given the treatment"))
+                pair = f"{self.link[0]} on {name} given {self.link[1]}"
+                table.append((f"proxy strength, {pair}: effective F", f"{s.effective_f:.1f}", _verdict(s)))
+                table.append(
+                    (f"proxy strength, {pair}: partial R2", f"{s.partial_r2:.3f}", "share of its free variation")
+                )
         if len(self.strength) > 1:
             which = "strongest" if "outcome_proxy" in self.kept else "weakest"
             table.append(
@@ -137,12 +151,15 @@ class ProximalDiagnosis:
                 (f"outcome model {number}: R2 out of fold", f"{r2:.3f}", "limited by the noise of the outcome")
             )
         table.append(("moment error of a constant", f"{self.moment_of_mean.value:.4g}", "what there was to explain"))
-        t = self.moment.value / max(self.moment.standard_error, 1e-300)
-        place = "audited folds" if self.moment_is_audited else "training rows, hence too small"
-        verdict = "the moment is violated" if t > 2 else "consistent with zero"
-        table.append(
-            (f"moment error, {place}", f"{self.moment.value:.4g} +- {self.moment.standard_error:.2g}", verdict)
-        )
+        if self.moment is None:
+            advice = "training rows would flatter it; DMLCMR with n_folds > 1 holds rows out"
+            table.append(("moment error, audited folds", "not measured", advice))
+        else:
+            value = f"{self.moment.value:.4g} +- {self.moment.standard_error:.2g}"
+            table.append(("moment error, audited folds", value, self.moment.verdict))
+        for number, spread in enumerate(self.spread):
+            verdict = "the fit diverged" if spread > MAX_SPREAD else "1 is the outcome's"
+            table.append((f"spread of the bridge {number}", f"{spread:.3g}", verdict))
         return table
 
     def __str__(self) -> str:
@@ -162,7 +179,7 @@ class ProximalDiagnosis:
         fields["strength"] = tuple(Strength(**s) for s in record["strength"])
         fields["weakest"] = Strength(**record["weakest"])
         for name in ("moment", "moment_of_mean"):
-            fields[name] = MomentError(**record[name])
+            fields[name] = None if record[name] is None else MomentError(**record[name])
         return cls(**fields)
 
 

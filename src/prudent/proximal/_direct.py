@@ -10,11 +10,10 @@ from sklearn.base import BaseEstimator
 
 from prudent.cmr._arrays import Matrix, as_matrix
 from prudent.cmr._base import check_seed
-from prudent.cmr._problem import params_from_json, simple_params
+from prudent.cmr._problem import MIN_ROWS, params_from_json, simple_params
 from prudent.errors import DataError, NotFittedError
 from prudent.proximal._copies import check_copies
 
-MIN_ROWS = 20
 # Cells of the largest array that is handed to a model at a time.
 BLOCK_CELLS = 4_000_000
 
@@ -62,8 +61,8 @@ class DirectEffect(BaseEstimator, abc.ABC):
                     f"{name} is constant: data in which it never varies cannot answer the question. Bring data in "
                     "which it varies."
                 )
-        roles = ("treatment", "context", "outcome_proxy", "treatment_proxy")
-        check_copies({name: np.hsplit(m, m.shape[1]) for name in roles if (m := getattr(data, name)).shape[1]})
+        matrices = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+        check_copies({name: ([f"{name}_{j}" for j in range(m.shape[1])], m) for name, m in matrices.items()})
         self._fit(data, seed)
         self.n_treatments_, self.n_outcomes_ = data.treatment.shape[1], y.shape[1]
         return self

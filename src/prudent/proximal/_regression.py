@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.base import clone
 
-from prudent._roles import Role, check_varying, read_groups, read_roles
+from prudent._roles import Role, check_enough, check_varying, read_groups, read_roles
 from prudent.cmr import DMLCMR, MomentEstimator
-from prudent.cmr._arrays import numeric_columns
+from prudent.cmr._arrays import is_discrete, numeric_columns
 from prudent.cmr._base import check_seed
+from prudent.cmr._names import check_estimator
+from prudent.cmr._twostage import TooFewInstrumentsError, TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
-from prudent.proximal._compress import Compression
-from prudent.proximal._copies import check_copies
+from prudent.proximal._compress import WIDE, Compression
+from prudent.proximal._copies import check_copies, one_column_each
 from prudent.proximal._diagnosis import ProximalDiagnosis
 from prudent.proximal._inference import Correction, Interval
 
@@ -34,8 +36,6 @@ TITLES = {
     "context": "Context",
 }
 REQUIRED = ("outcome", "treatment", "outcome_proxy", "treatment_proxy")
-# Roles with more columns than this are pictures: they are compressed.
-WIDE = 128
 # Components by role: the proxy is modelled, which is harder than to pass it through.
 COMPONENTS = {"treatment": 64, "outcome_proxy": 16, "treatment_proxy": 64, "context": 64}
 # Rows at which the bridge is evaluated for one call of effect; beyond it, the average is over a subset of the proxies.
@@ -102,11 +102,9 @@ class ProximalRegression:
         columns are encoded.
         """
         check_seed(self.seed)
-        if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
-            raise TypeError(
-                f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}. "
-                "Classes with an effect method of their own are fitted by themselves, with the same roles."
-            )
+        check_estimator(
+            self.estimator, "Classes with an effect method of their own are fitted by themselves, with the same roles."
+        )
         given = {
             "outcome": outcome,
             "treatment": treatment,
@@ -118,10 +116,11 @@ class ProximalRegression:
             given = {name: flatten_pictures(value) for name, value in given.items()}
         roles, matrices = read_roles(data, given, TITLES, REQUIRED)
         groups = read_groups(data, groups)
-        check_varying(roles, matrices, REQUIRED, wide=WIDE)
         y = matrices["outcome"]
+        check_enough(len(y), groups)
+        check_varying(roles, matrices, REQUIRED, wide=WIDE)
+        check_copies({name: (role.names, one_column_each(role, matrices[name])) for name, role in roles.items()})
         matrices.setdefault("context", np.empty((len(y), 0)))
-        check_copies({name: _column_blocks(role, matrices[name]) for name, role in roles.items() if name != "outcome"})
         compression = self._compressions(matrices)
         parts = {
             name: compression[name](matrix) if name in compression else matrix
@@ -130,15 +129,24 @@ class ProximalRegression:
         }
         x = np.hstack([parts["treatment"], parts["outcome_proxy"], parts["context"]])
         c = np.hstack([parts["treatment"], parts["treatment_proxy"], parts["context"]])
-        estimator = self._prepared(parts).fit(y, x, c, seed=int(self.seed), groups=groups)
+        try:
+            estimator = self._prepared(parts).fit(y, x, c, seed=int(self.seed), groups=groups)
+        except TooFewInstrumentsError as cause:
+            raise DataError(
+                f"The outcome proxies ({_listed(roles['outcome_proxy'].names)}) enter with {cause.n_terms} terms, for "
+                f"which two-stage least squares needs as many of the treatment proxies "
+                f"({_listed(roles['treatment_proxy'].names)}), got {cause.n_instruments}. Are they swapped? Else bring "
+                "more treatment proxies, or leave out outcome proxies."
+            ) from None
         h = estimator.predict(x)
         correction = Correction.of(y, x, c, h, seed=int(self.seed), groups=groups)
         diagnosis = ProximalDiagnosis.of(
             estimator,
             y,
             parts,
-            y - h,
-            proxy_names=_proxy_names(roles["outcome_proxy"], parts["outcome_proxy"].shape[1]),
+            h,
+            proxy_names=_encoded_names(roles["outcome_proxy"], parts["outcome_proxy"].shape[1]),
+            link=(_listed(roles["treatment_proxy"].names), _listed(roles["treatment"].names)),
             n_proxies=(_freedom(roles["outcome_proxy"]), _freedom(roles["treatment_proxy"])),
             kept={name: part.kept for name, part in compression.items()},
             seed=int(self.seed),
@@ -147,6 +155,13 @@ class ProximalRegression:
         # Only now: a fit that fails leaves an earlier one as it was.
         self.roles_, self.compression_, self.estimator_ = roles, compression, estimator
         self.correction_, self.diagnosis_ = correction, diagnosis
+        if isinstance(getattr(estimator, "report_", None), TwoStageReport):
+            inputs = [name for name in ("treatment", "outcome_proxy", "context") if name in roles]
+            names = [name for role in inputs for name in _encoded_names(roles[role], parts[role].shape[1])]
+            estimator.report_ = estimator.report_.with_names(names, roles["outcome"].names)
+        self.treatment_levels_ = None
+        if matrices["treatment"].shape[1] == 1 and is_discrete(matrices["treatment"][:, 0]):
+            self.treatment_levels_ = [float(v) for v in np.unique(matrices["treatment"])]
         self.treatment_range_ = np.stack([matrices["treatment"].min(axis=0), matrices["treatment"].max(axis=0)])
         # The proxies and contexts to average over; they are saved with the model, which could not do its work without.
         self.sample_ = np.hstack([parts["outcome_proxy"], parts["context"]])
@@ -155,16 +170,19 @@ class ProximalRegression:
         return self
 
     def effect(self, treatment: Any, *, return_error: bool = False) -> Any:
-        """E[Y | do(a)], the mean of the bridge h(a, W, context) over the observed proxies and contexts.
+        """Mean outcome E[Y | do(a)] if the treatment is set to a; :meth:`contrast` has differences.
+
+        It is the mean of the bridge h(a, W, context) over the observed proxies and contexts. Treatments outside the
+        observed range are warned about.
 
         Returns shape (n,) or (n, outcomes). With ``return_error`` a pair: the debiased effect, to which the standard
         error belongs, and the standard error (spread of W and noise of h), as in :meth:`interval`.
         """
         self._check_fitted()
-        encoded = self._encode_treatment(treatment)
         if return_error:
             found = self.interval(treatment)
             return found.value, found.standard_error
+        encoded = self._encode_treatment(treatment)
         values = np.stack([h.mean(axis=0) for _, h in self._bridge_over(encoded, self._subset(len(encoded)))])
         return values[:, 0] if values.shape[1] == 1 else values
 
@@ -214,7 +232,10 @@ class ProximalRegression:
         return values[:, 0] if values.shape[1] == 1 else values
 
     def diagnose(self) -> ProximalDiagnosis:
-        """Strength of the proxies, nuisance fit and moment error; prints as a table."""
+        """Strength of the proxies, nuisance fit and moment error; prints as a table.
+
+        Its method ``warnings()`` lists what speaks against the roles or the fit; ``fit`` warns of the same.
+        """
         self._check_fitted()
         return self.diagnosis_
 
@@ -226,7 +247,10 @@ class ProximalRegression:
         return summarise(self)
 
     def plot_effect(self, ax: "Axes | None" = None, *, truth: Any = None, level: float = 0.95) -> "Axes":
-        """Dose-response curve E[Y | do(a)] with pointwise intervals; ``truth(a)`` adds a dashed line."""
+        """Dose-response curve E[Y | do(a)] with pointwise intervals; ``truth(a)`` adds a dashed line.
+
+        Categories, and numbers of which the data have at most ten, are shown as points with error bars.
+        """
         self._check_fitted()
         from prudent.proximal._report import plot_effect
 
@@ -248,6 +272,7 @@ class ProximalRegression:
             "diagnosis": self.diagnosis_.to_json(),
             "seed": int(self.seed),
             "compress": self.compress,
+            "treatment_levels": self.treatment_levels_,
         }
         own = {"sample": self.sample_, "treatment_range": self.treatment_range_}
         for name, part in self.compression_.items():
@@ -271,6 +296,7 @@ class ProximalRegression:
             for name, kept in record["compression"].items()
         }
         model.sample_, model.treatment_range_ = arrays["sample"], arrays["treatment_range"]
+        model.treatment_levels_ = record["treatment_levels"]
         model.correction_ = Correction.from_arrays(arrays)
         model.diagnosis_ = ProximalDiagnosis.from_json(record["diagnosis"])
         return model
@@ -309,6 +335,9 @@ class ProximalRegression:
 
     def _encode_treatment(self, treatment: Any) -> np.ndarray:
         encoded = self.roles_["treatment"].encode(flatten_pictures(treatment))
+        outside = self.roles_["treatment"].outside(self.treatment_range_, encoded)
+        if outside is not None:
+            warnings.warn(outside, stacklevel=3)
         return self._compressed("treatment", encoded)
 
     def _subset(self, n_treatments: int) -> np.ndarray:
@@ -336,19 +365,15 @@ def flatten_pictures(value: Any) -> Any:
     return value
 
 
-def _column_blocks(role: Role, matrix: np.ndarray) -> list[np.ndarray]:
-    """The encoded columns of a role: one block for each column of the data, categories with all their indicators."""
-    ends = np.cumsum([column.width for column in role.columns])
-    return [matrix[:, end - column.width : end] for column, end in zip(role.columns, ends, strict=True)]
-
-
 def _freedom(role: Role) -> int:
     """How many numbers a role's columns stand for: a category of L levels for L - 1."""
     return sum(column.width - (column.levels is not None) for column in role.columns)
 
 
-def _proxy_names(role: Role, width: int) -> tuple[str, ...]:
-    names = tuple(
-        c.name if c.levels is None else f"{c.name}={level}" for c in role.columns for level in c.levels or ("",)
-    )
+def _encoded_names(role: Role, width: int) -> tuple[str, ...]:
+    names = role.encoded_names
     return names if len(names) == width else tuple(f"component {j}" for j in range(width))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]} and {len(names) - 1} others"

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prudent._axes import axes_or_new
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
@@ -15,10 +16,12 @@ CURVE_POINTS = 40
 
 
 def candidate_treatments(model: "ProximalRegression", count: int) -> list[Any]:
-    """Treatments to show: the levels of a categorical one, else ``count`` points over the observed range."""
+    """Treatments to show: the levels of a discrete one, else ``count`` points over the observed range."""
     role = model.roles_["treatment"]
     if role.is_categorical:
         return list(role.columns[0].levels or ())
+    if model.treatment_levels_ is not None:
+        return model.treatment_levels_
     if role.width > 1:
         raise DataError(
             f"The treatment has {role.width} columns; a curve needs a scalar treatment. Use effect(...) instead."
@@ -29,7 +32,7 @@ def candidate_treatments(model: "ProximalRegression", count: int) -> list[Any]:
 
 def summarise(model: "ProximalRegression") -> str:
     """Text of :meth:`prudent.ProximalRegression.summary`."""
-    lines = ["Proximal regression: E[outcome | do(treatment)]"]
+    lines = ["Proximal regression: mean outcome if the treatment is set, E[outcome | do(treatment)]"]
     for name, role in model.roles_.items():
         names = role.names if len(role.names) <= 8 else [*role.names[:3], f"... ({len(role.names)} columns)"]
         lines.append(f"  {name:<16} {', '.join(names)}")
@@ -49,41 +52,35 @@ def summarise(model: "ProximalRegression") -> str:
 
 def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, level: float) -> "Axes":
     """Picture of :meth:`prudent.ProximalRegression.plot_effect`."""
-    import matplotlib.pyplot as plt
-
-    is_curve = not model.roles_["treatment"].is_categorical
+    ax = axes_or_new(ax)
+    is_categorical = model.roles_["treatment"].is_categorical
     treatments = candidate_treatments(model, CURVE_POINTS)
     found = model.interval(treatments, level=level)
-    if ax is None:
-        _, ax = plt.subplots(figsize=(6, 4), layout="constrained")
     names = model.roles_["outcome"].names
     shape = (len(treatments), -1)
     plug_in, value, lower, upper = (
         np.reshape(v, shape) for v in (found.plug_in, found.value, found.lower, found.upper)
     )
+    places = [str(a) for a in treatments] if is_categorical else treatments
     for number in range(plug_in.shape[1]):
-        label = "estimated effect" if plug_in.shape[1] == 1 else names[number]
-        interval = f"debiased, {level:.0%} interval" if number == 0 else None
+        of = "" if plug_in.shape[1] == 1 else f", {names[number]}"
+        # The marks of one outcome are explained; further ones differ by colour.
+        label = f"{level:.0%} interval, debiased" if number == 0 else None
         middle, low, high = value[:, number], lower[:, number], upper[:, number]
-        if is_curve:
-            (line,) = ax.plot(treatments, plug_in[:, number], label=label)
-            ax.plot(treatments, middle, ":", color=line.get_color(), linewidth=1)
-            ax.fill_between(treatments, low, high, color=line.get_color(), alpha=0.2, label=interval)
+        if is_categorical or model.treatment_levels_ is not None:
+            (points,) = ax.plot(places, plug_in[:, number], "o", markersize=10, fillstyle="none", label=f"estimate{of}")
+            reach, colour = [middle - low, high - middle], points.get_color()
+            ax.errorbar(places, middle, reach, fmt=".", capsize=4, color=colour, label=label)
         else:
-            places = [str(a) for a in treatments]
-            (points,) = ax.plot(places, plug_in[:, number], "o", label=label)
-            ax.errorbar(
-                places, middle, [middle - low, high - middle], fmt=".", color=points.get_color(), label=interval
-            )
+            (line,) = ax.plot(places, plug_in[:, number], label=f"estimate{of}")
+            ax.plot(places, middle, ":", color=line.get_color(), label="debiased" if number == 0 else None)
+            ax.fill_between(treatments, low, high, color=line.get_color(), alpha=0.2, label=label)
     if truth is not None:
-        ax.plot(
-            treatments if is_curve else [str(a) for a in treatments],
-            [float(np.mean(truth(a))) for a in treatments],
-            "k--",
-            linewidth=1,
-            label="truth",
-        )
+        ax.plot(places, [float(np.mean(truth(a))) for a in treatments], "k--", linewidth=1, label="truth")
+    if not is_categorical and model.treatment_levels_ is not None:
+        ax.set_xticks(treatments)
+        ax.margins(x=0.2)
     ax.set_xlabel(", ".join(model.roles_["treatment"].names))
-    ax.set_ylabel(", ".join(names))
+    ax.set_ylabel(f"mean {', '.join(names)} if set")
     ax.legend(frameon=False)
     return ax
