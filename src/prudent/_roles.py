@@ -118,16 +118,16 @@ class Role:
         if column.levels is None:
             return as_matrix(f"{self.title} column {column.name!r}", values, index=index)
         # By text, too: a command line has no booleans.
-        index = {str(level): k for k, level in enumerate(column.levels)}
-        index |= {level: k for k, level in enumerate(column.levels)}
+        place = {str(level): k for k, level in enumerate(column.levels)}
+        place |= {level: k for k, level in enumerate(column.levels)}
         plain = [v.item() if isinstance(v, np.generic) else v for v in values]
-        unknown = sorted({str(v) for v in plain if v not in index})
+        unknown = sorted({str(v) for v in plain if v not in place})
         if unknown:
             raise DataError(
                 f"{self.title} column {column.name!r} has levels {_some(column.levels)}, got {unknown[0]!r}. "
                 "Use a level that the model has seen."
             )
-        return np.eye(len(column.levels))[[index[v] for v in plain]]
+        return np.eye(len(column.levels))[[place[v] for v in plain]]
 
     def to_json(self) -> dict[str, Any]:
         """Plain record."""

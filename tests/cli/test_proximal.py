@@ -13,12 +13,17 @@ FIT = ["--outcome", "y", "--treatment", "a", "--outcome-proxy", "w", "--treatmen
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("proximal")
-    datasets.make_linear_proximal(300, seed=0).frame().to_csv(folder / "data.csv", index=False)
-    output = run("proximal", "fit", str(folder / "data.csv"), *FIT, "--folds", "2", "--out", str(folder / "model"))
+def table(tmp_path_factory):
+    path = tmp_path_factory.mktemp("proximal") / "data.csv"
+    datasets.make_linear_proximal(300, seed=0).frame().to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(table):
+    output = run("proximal", "fit", str(table), *FIT, "--folds", "2", "--out", str(table.parent / "model"))
     assert "effective F" in output
-    return folder
+    return table.parent
 
 
 def run(*arguments: str) -> str:
@@ -56,8 +61,8 @@ def test_bad_input_is_explained(folder, arguments, message):
 
 
 @pytest.mark.parametrize("estimator", ["kernel-cmr", "pmmr", "kpv", "2sls"])
-def test_other_estimators_fit_and_load(folder, tmp_path, estimator):
-    fit = ["proximal", "fit", str(folder / "data.csv"), *FIT, "--estimator", estimator, "--out", str(tmp_path / "m")]
+def test_other_estimators_fit_and_load(table, tmp_path, estimator):
+    fit = ["proximal", "fit", str(table), *FIT, "--estimator", estimator, "--out", str(tmp_path / "m")]
     run(*fit)
     (row,) = json.loads(run("proximal", "effect", str(tmp_path / "m"), "--treatment", "1", "--json"))
     assert row["effect"] == pytest.approx(row["debiased"], abs=2.0)
@@ -99,8 +104,8 @@ def test_two_levels_are_shown_at_their_values_and_models_replaced_in_words(tmp_p
     assert [row["a"] for row in rows] == [0.0, 1.0]
 
 
-def test_bad_cells_are_named_by_their_line(folder, tmp_path):
-    lines = (folder / "data.csv").read_text().splitlines()
+def test_bad_cells_are_named_by_their_line(table, tmp_path):
+    lines = table.read_text().splitlines()
     fit = ["proximal", "fit", str(tmp_path / "data.csv"), *FIT, "--estimator", "2sls", "--out", str(tmp_path / "m")]
     place = lines[0].split(",").index("a")
     for cell, message in (
@@ -114,9 +119,9 @@ def test_bad_cells_are_named_by_their_line(folder, tmp_path):
             run(*fit)
 
 
-def test_a_folder_that_cannot_be_made_is_noticed_before_the_fit(folder, tmp_path):
+def test_a_folder_that_cannot_be_made_is_noticed_before_the_fit(table, tmp_path):
     (tmp_path / "file").write_text("")
-    fit = ["proximal", "fit", str(folder / "data.csv"), *FIT, "--out"]
+    fit = ["proximal", "fit", str(table), *FIT, "--out"]
     for out in (tmp_path / "file" / "m", tmp_path / ("x" * 300)):
         with pytest.raises(ModelFileError, match=r"cannot be created or written to .* Choose a folder where you may"):
             run(*fit, str(out))
