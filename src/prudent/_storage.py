@@ -35,7 +35,8 @@ KINDS = {
 def check_folder(folder: str | Path) -> Path:
     """``folder`` if a model may be written there: it is new, empty, or holds an earlier model of ours."""
     folder = Path(folder)
-    if folder.exists():
+    # Path.exists raises where os.path.exists says no, at names that are too long, for one.
+    if os.path.exists(folder):
         if not folder.is_dir():
             raise ModelFileError(f"{folder} is a file, not a folder. Choose another name.")
         if any(folder.iterdir()):
@@ -46,7 +47,7 @@ def check_folder(folder: str | Path) -> Path:
                     f"{folder} exists and is not a saved model. Choose a new or empty folder, so that nothing is lost."
                 ) from None
     # Only trying tells, and better before a long fit than after it.
-    absent = [place for place in (folder, *folder.parents) if not place.exists()]
+    absent = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
