@@ -115,8 +115,8 @@ class ProximalDiagnosis:
         if max(self.spread) > MAX_SPREAD:
             found.append(
                 f"the fit diverged: on the training rows the bridge varies {max(self.spread):.3g} times as much as the "
-                "outcome. Do not use its effects: mend the proxies if they are weak, else take another estimator or other "
-                "settings."
+                "outcome. Do not use its effects: mend the proxies if they are weak, else take another estimator "
+                "or other settings."
             )
         if self.moment is not None and self.moment.value > 4 * self.moment.standard_error:
             share = self.moment.value / max(self.moment_of_mean.value, 1e-300)
