@@ -59,8 +59,8 @@ def summarise(model: "IVRegression") -> str:
 
 def plot_effect(model: "IVRegression", ax: "Axes | None", *, context: Any, truth: Any) -> "Axes":
     """Picture of :meth:`prudent.IVRegression.plot_effect`; ``truth(action)`` adds a dashed reference line."""
-    ax = axes_or_new(ax)
     actions = candidate_actions(model, CURVE_POINTS)
+    ax = axes_or_new(ax)
     values = average_effect(model, actions, context)
     is_curve = not model.roles_["action"].is_categorical and model.diagnosis_.action_levels is None
     names = model.roles_["outcome"].names

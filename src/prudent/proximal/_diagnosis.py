@@ -160,7 +160,8 @@ class ProximalDiagnosis:
             table.append(("moment error, audited folds", value, self.moment.verdict))
         for number, spread in enumerate(self.spread):
             verdict = "the fit diverged" if spread > MAX_SPREAD else "1 is the outcome's"
-            table.append((f"spread of the bridge {number}", f"{spread:.3g}", verdict))
+            which = f" {number}" if len(self.spread) > 1 else ""
+            table.append((f"spread of the bridge{which}", f"{spread:.3g}", verdict))
         return table
 
     def __str__(self) -> str:

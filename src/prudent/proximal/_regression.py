@@ -146,7 +146,7 @@ class ProximalRegression:
             parts,
             h,
             proxy_names=_encoded_names(roles["outcome_proxy"], parts["outcome_proxy"].shape[1]),
-            link=(_listed(roles["treatment_proxy"].names), _listed(roles["treatment"].names)),
+            link=(_one_or_count(roles["treatment_proxy"]), _one_or_count(roles["treatment"])),
             n_proxies=(_freedom(roles["outcome_proxy"]), _freedom(roles["treatment_proxy"])),
             kept={name: part.kept for name, part in compression.items()},
             seed=int(self.seed),
@@ -373,6 +373,10 @@ def _freedom(role: Role) -> int:
 def _encoded_names(role: Role, width: int) -> tuple[str, ...]:
     names = role.encoded_names
     return names if len(names) == width else tuple(f"component {j}" for j in range(width))
+
+
+def _one_or_count(role: Role) -> str:
+    return role.names[0] if len(role.names) == 1 else f"{len(role.names)} columns of the {role.title.lower()}"
 
 
 def _listed(names: list[str]) -> str:

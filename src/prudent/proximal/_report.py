@@ -52,22 +52,23 @@ def summarise(model: "ProximalRegression") -> str:
 
 def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, level: float) -> "Axes":
     """Picture of :meth:`prudent.ProximalRegression.plot_effect`."""
-    ax = axes_or_new(ax)
-    is_categorical = model.roles_["treatment"].is_categorical
     treatments = candidate_treatments(model, CURVE_POINTS)
+    ax = axes_or_new(ax)
     found = model.interval(treatments, level=level)
     names = model.roles_["outcome"].names
     shape = (len(treatments), -1)
     plug_in, value, lower, upper = (
         np.reshape(v, shape) for v in (found.plug_in, found.value, found.lower, found.upper)
     )
+    is_categorical = model.roles_["treatment"].is_categorical
+    is_curve = not is_categorical and model.treatment_levels_ is None
     places = [str(a) for a in treatments] if is_categorical else treatments
     for number in range(plug_in.shape[1]):
         of = "" if plug_in.shape[1] == 1 else f", {names[number]}"
         # The marks of one outcome are explained; further ones differ by colour.
         label = f"{level:.0%} interval, debiased" if number == 0 else None
         middle, low, high = value[:, number], lower[:, number], upper[:, number]
-        if is_categorical or model.treatment_levels_ is not None:
+        if not is_curve:
             (points,) = ax.plot(places, plug_in[:, number], "o", markersize=10, fillstyle="none", label=f"estimate{of}")
             reach, colour = [middle - low, high - middle], points.get_color()
             ax.errorbar(places, middle, reach, fmt=".", capsize=4, color=colour, label=label)
@@ -76,11 +77,14 @@ def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, l
             ax.plot(places, middle, ":", color=line.get_color(), label="debiased" if number == 0 else None)
             ax.fill_between(treatments, low, high, color=line.get_color(), alpha=0.2, label=label)
     if truth is not None:
-        ax.plot(places, [float(np.mean(truth(a))) for a in treatments], "k--", linewidth=1, label="truth")
-    if not is_categorical and model.treatment_levels_ is not None:
-        ax.set_xticks(treatments)
+        known = [float(np.mean(truth(a))) for a in treatments]
+        ax.plot(places, known, "k--" if is_curve else "kx", linewidth=1, label="truth")
+    if not is_curve:
         ax.margins(x=0.2)
-    ax.set_xlabel(", ".join(model.roles_["treatment"].names))
-    ax.set_ylabel(f"mean {', '.join(names)} if set")
+        if not is_categorical:
+            ax.set_xticks(treatments)
+    treatment = ", ".join(model.roles_["treatment"].names)
+    ax.set_xlabel(treatment)
+    ax.set_ylabel(f"mean {', '.join(names)} if {treatment} is set")
     ax.legend(frameon=False)
     return ax
