@@ -42,8 +42,7 @@ def main() -> None:
     ax.plot(prices, data.truth(prices), "k--", linewidth=1, label="truth")
     ax.plot(prices, plain.predict(prices[:, None]), color="tab:red", label="boosted trees, no proxies")
     ax.plot(prices, found.plug_in, color="tab:blue", label="DML-CMR with two proxies")
-    reach = 1.96 * found.standard_error
-    ax.fill_between(prices, found.plug_in - reach, found.plug_in + reach, color="tab:blue", alpha=0.2)
+    ax.fill_between(prices, found.lower, found.upper, color="tab:blue", alpha=0.2, label="95 % interval, debiased")
     low, high = np.quantile(data.treatment, [0.05, 0.95])
     ax.axvspan(low, high, color="tab:gray", alpha=0.08, label="90 % of observed prices")
     ax.set(xlabel="ticket price", ylabel="mean sales", ylim=(0, 100), title="sales if the price were set")

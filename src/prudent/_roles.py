@@ -12,6 +12,8 @@ from prudent.cmr._problem import MIN_ROWS
 from prudent.errors import DataError, RoleError
 
 MAX_LEVELS = 1000
+# Text of so few different values may be labels even if they look like numbers.
+MAX_LABELS = 10
 # Of more columns than this one usually lies outside the range that was observed.
 MAX_RANGES = 10
 
@@ -228,15 +230,10 @@ def read_groups(data: Any, groups: Any) -> Any:
     return frame[groups].to_numpy()
 
 
-def check_enough(n_rows: int, groups: Any) -> None:
-    """Raise where there are too few rows, or groups of rows, for folds and standard errors to mean anything."""
+def check_enough(n_rows: int) -> None:
+    """Raise where there are too few rows for folds and standard errors to mean anything."""
     if n_rows < MIN_ROWS:
         raise DataError(f"A fit needs at least {MIN_ROWS} rows, got {n_rows}. Bring more data.")
-    if groups is not None and (n_groups := len(np.unique(np.asarray(groups)))) < MIN_ROWS:
-        raise DataError(
-            f"A fit needs at least {MIN_ROWS} groups, got {n_groups}: rows of one group count as one. Bring more data, "
-            "or leave groups out where rows are independent."
-        )
 
 
 def check_varying(
@@ -328,7 +325,12 @@ def _levels(title: str, series: pd.Series) -> tuple[Any, ...] | None:
 
 
 def _check_words(name: str, values: list[Any], index: pd.Index) -> None:
-    """Raise where a column of text is mostly numbers: one bad cell would turn every number into a category."""
+    """Raise where a column of text is mostly numbers: one bad cell would turn every number into a category.
+
+    A few different values, such as 0, 1 and 3+, are labels.
+    """
+    if len(set(values)) <= MAX_LABELS:
+        return
     is_number = [not isinstance(v, bool) and as_number(v) is not None for v in values]
     has_comma = [
         not ok and as_number(str(v).replace(",", ".")) is not None for v, ok in zip(values, is_number, strict=True)

@@ -436,16 +436,9 @@ def test_default_network_levels_off(frame):
             DataError,
             r"column 'v' is text: 1 of 400 values are no numbers, first 'n/k' \(row index 3\)",
         ),
-        (
-            lambda f: f.assign(v=(f["v"] > 0).map({True: "1", False: "2"})),
-            {},
-            DataError,
-            "column 'v' is text that holds numbers .* pandas category",
-        ),
         (lambda f: f.assign(w=np.nan), {}, DataError, "must be finite"),
         (lambda f: f.assign(y="high"), {}, DataError, "Outcome must be numeric"),
         (lambda f: f.head(19), {}, DataError, "at least 20 rows, got 19"),
-        (lambda f: f, {"groups": np.arange(400) % 19}, DataError, "at least 20 groups, got 19"),
         (lambda f: f.head(0), {}, DataError, "at least one row"),
     ],
 )

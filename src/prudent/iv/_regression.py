@@ -80,7 +80,7 @@ class IVRegression:
         given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
         roles, matrices = read_roles(data, given, TITLES, REQUIRED)
         groups = read_groups(data, groups)
-        check_enough(len(matrices["outcome"]), groups)
+        check_enough(len(matrices["outcome"]))
         check_varying(roles, matrices, REQUIRED)
         context_matrix = matrices.get("context", np.empty((len(matrices["outcome"]), 0)))
         self.image_ = None

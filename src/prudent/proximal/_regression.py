@@ -117,7 +117,7 @@ class ProximalRegression:
         roles, matrices = read_roles(data, given, TITLES, REQUIRED)
         groups = read_groups(data, groups)
         y = matrices["outcome"]
-        check_enough(len(y), groups)
+        check_enough(len(y))
         check_varying(roles, matrices, REQUIRED, wide=WIDE)
         check_copies({name: (role.names, one_column_each(role, matrices[name])) for name, role in roles.items()})
         matrices.setdefault("context", np.empty((len(y), 0)))
@@ -198,8 +198,10 @@ class ProximalRegression:
         self._check_fitted()
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, got {level!r}.")
+        encoded = self._encode_treatment(treatment)
+        other = None if baseline is None else self._encode_treatment(baseline)
         values, errors, plug_in = [], [], []
-        for scores, h in self._scores(treatment, baseline):
+        for scores, h in self._scores(encoded, other):
             value, error = self.correction_.mean(scores)
             values.append(value)
             errors.append(error)
@@ -209,17 +211,15 @@ class ProximalRegression:
             stacked = [part[:, 0] for part in stacked]
         return Interval.of(*stacked, level)
 
-    def _scores(self, treatment: Any, baseline: Any) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
+    def _scores(self, treatment: np.ndarray, baseline: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Scores and bridge per row, for every treatment; differences where there is a baseline."""
-        encoded = self._encode_treatment(treatment)
-        found = ((self.correction_.scores(rows, h), h) for rows, h in self._bridge_over(encoded, self.sample_))
+        found = ((self.correction_.scores(rows, h), h) for rows, h in self._bridge_over(treatment, self.sample_))
         if baseline is None:
             yield from found
             return
-        other = self._encode_treatment(baseline)
-        if len(other) not in (1, len(encoded)):
-            raise DataError(f"baseline needs one treatment or {len(encoded)}, got {len(other)}.")
-        below = [(self.correction_.scores(rows, h), h) for rows, h in self._bridge_over(other, self.sample_)]
+        if len(baseline) not in (1, len(treatment)):
+            raise DataError(f"baseline needs one treatment or {len(treatment)}, got {len(baseline)}.")
+        below = [(self.correction_.scores(rows, h), h) for rows, h in self._bridge_over(baseline, self.sample_)]
         for number, (scores, h) in enumerate(found):
             scores_below, h_below = below[number % len(below)]
             yield scores - scores_below, h - h_below
