@@ -227,6 +227,7 @@ def _summarise(parts: tuple[np.ndarray, np.ndarray, np.ndarray], random: float, 
         mse_unclipped=float(raw.mean()),
         reward=float(reward.mean()),
         reward_se=spread,
-        score=float((reward.mean() - random) / scale),
-        score_se=float(spread / abs(scale)),
+        # Where random actions earn as much as the expert there is no scale.
+        score=float((reward.mean() - random) / scale) if scale else float("nan"),
+        score_se=float(spread / abs(scale)) if scale else float("nan"),
     )
