@@ -27,8 +27,6 @@ def plot_rollout(
 
     ``policies`` are named; ``column`` says which action is drawn.
     """
-    import matplotlib.pyplot as plt
-
     check_seed(seed)
     check_count("steps", steps, 1)
     check_count("column", column, 0)
@@ -39,6 +37,8 @@ def plot_rollout(
     if column >= width:
         raise DataError(f"column must be one of the actions 0 to {width - 1}, got {column}.")
     judge = find_expert(env, expert)
+    import matplotlib.pyplot as plt
+
     fig, axes = plt.subplots(
         len(policies) + 1, 1, figsize=(8, 1.9 * (len(policies) + 1)), sharex=True, layout="constrained"
     )

@@ -215,7 +215,8 @@ def load_trajectories(path: str | Path) -> list[Trajectory]:
     if not path.is_file():
         raise DataError(f"{path} is not a file. Give an .npz of demonstrations, written by save_trajectories.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here, because NumPy leaves a damaged file open.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: np.atleast_1d(file[name]) for name in file.files}
         lengths = arrays.pop("lengths").astype(int)
         observations, actions = arrays.pop("observations"), arrays.pop("actions")
