@@ -190,7 +190,7 @@ def test_suggest_horizon_sees_where_the_noise_ends(long_noise):
 
 
 def test_suggest_horizon_without_a_model():
-    short, long = (linear_demos(k, episodes=20, steps=150) for k in (5, 8))
+    short, long = (linear_demos(k, episodes=20, steps=100) for k in (5, 8))
     assert suggest_horizon(short, max_horizon=12).suggested == 5
     # The noise has only just ended at the last lag: no level is seen.
     report = suggest_horizon(long, max_horizon=8)
@@ -201,18 +201,18 @@ def test_suggest_horizon_without_a_model():
 def test_suggest_horizon_refuses_what_it_cannot_read(clone_model):
     demos, model = clone_model
     for trajectories, settings, message in (
-        (demos[:2], {"max_horizon": 3}, "four episodes"),
+        (demos[:2], {"max_horizon": 4}, "four episodes"),
         (demos, {"max_horizon": 50}, "four episodes of at least 103 steps"),
-        (demos, {"max_horizon": 2}, "max_horizon must be a whole number of at least 3"),
-        (demos, {"max_horizon": 3, "relative": 0}, "relative must be a tuple"),
-        (demos, {"max_horizon": 3, "model": "il"}, "model must be a fitted imitator"),
-        ([Trajectory(np.arange(61.0), np.ones(60))] * 4, {"max_horizon": 3}, "actions never vary"),
-        ([Trajectory(np.ones((61, 2)), np.arange(60.0))] * 4, {"max_horizon": 3, "model": model}, "1 observed"),
+        (demos, {"max_horizon": 3}, "max_horizon must be a whole number of at least 4"),
+        (demos, {"max_horizon": 4, "relative": 0}, "relative must be a tuple"),
+        (demos, {"max_horizon": 4, "model": "il"}, "model must be a fitted imitator"),
+        ([Trajectory(np.arange(61.0), np.ones(60))] * 4, {"max_horizon": 4}, "actions never vary"),
+        ([Trajectory(np.ones((61, 2)), np.arange(60.0))] * 4, {"max_horizon": 4, "model": model}, "1 observed"),
     ):
         with pytest.raises(DataError, match=message):
             suggest_horizon(trajectories, **settings)
     with pytest.raises(NotFittedError, match="not fitted"):
-        suggest_horizon(demos, max_horizon=3, model=BehaviourCloning())
+        suggest_horizon(demos, max_horizon=4, model=BehaviourCloning())
 
 
 @pytest.fixture(scope="module")

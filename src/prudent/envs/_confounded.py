@@ -61,7 +61,7 @@ def read_reset(
     if isinstance(seed, int | np.integer):
         seed = range(int(seed), int(seed) + count)
     # Gymnasium takes Python's integers only.
-    seeds = [None] * count if seed is None else [None if s is None else int(s) for s in seed]
+    seeds: list[int | None] = [None if s is None else int(s) for s in ([None] * count if seed is None else seed)]
     if len(seeds) != count:
         raise DataError(f"a batch of {count} episodes needs {count} seeds or a single one, got {len(seeds)}.")
     mask = np.asarray((options or {}).get("reset_mask", np.ones(count, bool)))

@@ -163,7 +163,9 @@ class TicketPricingBatch(VectorEnv, Demonstrable):
             self._t = 0
             self._demand, self._cost = np.empty((2, self.num_envs, self._block))
             self._s, self._taken = np.empty(self.num_envs), np.empty(self.num_envs, int)
-        for i in np.flatnonzero(starting):
+        for i in range(self.num_envs):
+            if not starting[i]:
+                continue
             if seeds[i] is not None:
                 self._generators[i] = seeding.np_random(seeds[i])[0]
             self._streams[i] = self._generators[i].spawn(2)

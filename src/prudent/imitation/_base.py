@@ -50,10 +50,11 @@ class Imitator(abc.ABC):
         windows = windows.take(np.flatnonzero(windows.step >= self._first_step()))
         x = self.view_.columns(windows.states, windows.actions)
         # A column that never varies says nothing, and would only be amplified where it does.
-        self.varying_ = np.flatnonzero(np.ptp(x, axis=0) > 0)
-        if len(self.varying_) == 0:
+        varying = np.flatnonzero(np.ptp(x, axis=0) > 0)
+        if len(varying) == 0:
             raise DataError("observations never vary, so no policy can be learnt from them.")
-        self._learn(windows, x[:, self.varying_])
+        self._learn(windows, x[:, varying])
+        self.varying_ = varying
         return self
 
     @property

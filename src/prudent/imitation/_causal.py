@@ -8,6 +8,9 @@ What f sees. If f saw all of c_t, the moment would say nothing: E[a_t | c_t], pl
 that is wanted all satisfy it. The history must move the state through variation that f does not see. So f sees the
 newest ``policy_states`` states, enough to infer what only the expert sees, and c_t has more steps and actions besides.
 Past actions are left out of f: at test time they are its own, which carry none of the expert's noise.
+
+The first k steps of an episode have no history up to t - k. They are learnt from, since f acts there, too, with their
+number as the only instrument; where f sees a part of c_t (k = 1), they are left out.
 """
 
 import warnings

@@ -123,7 +123,7 @@ def evaluate(
 
 def act_of(policy: Any) -> Callable[[np.ndarray], np.ndarray]:
     """What a policy does with a batch of observations."""
-    act = policy.act if hasattr(policy, "act") else policy
+    act: Any = policy.act if hasattr(policy, "act") else policy
     if not callable(act):
         raise TypeError(f"policy must be callable or have act(observations), got {type(policy).__name__}.")
     return act

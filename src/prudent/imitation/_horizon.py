@@ -14,7 +14,7 @@ from prudent.imitation._windows import View, Windows, history_windows
 
 MAX_ROWS = 2000
 # Lags at the end that must show a level: so many, or a quarter of all.
-MIN_TAIL = 3
+MIN_TAIL = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +72,12 @@ def suggest_horizon(
     """Instrument strength and residual autocorrelation for k = 1 .. ``max_horizon``.
 
     The residual is a_t less the prediction of ``model``, a policy fitted with a generous horizon; without one it is a_t
-    less its out-of-fold regression on the history at ``max_horizon`` and before, which no noise of t enters.
+    less its out-of-fold regression on the history at ``max_horizon`` and before, which no noise of t enters. (That holds
+    some of the policy's own variation, too: a model sees the noise more clearly.)
     ``relative`` columns of the observation enter as differences.
 
     The suggestion is the first k at which the autocorrelation is within two standard errors of the level that it keeps
-    over the last quarter of the lags (three at least); there is none if it still falls or rises there.
+    over the last quarter of the lags (four at least); there is none if it still falls or rises there.
     """
     check_seed(seed)
     check_count("max_horizon", max_horizon, MIN_TAIL)

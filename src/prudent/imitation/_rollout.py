@@ -91,8 +91,9 @@ def _wrappers(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
 def plain_tickets(env: gymnasium.Env) -> TicketPricing | None:
     """The ticket pricing inside, if nothing around it changes what it does."""
     plain = env.unwrapped
-    is_plain = type(plain) is TicketPricing and all(type(w) in STANDARD_WRAPPERS for w in _wrappers(env))
-    return plain if is_plain else None
+    if type(plain) is TicketPricing and all(type(w) in STANDARD_WRAPPERS for w in _wrappers(env)):
+        return plain
+    return None
 
 
 def time_limit(env: gymnasium.Env) -> int | None:

@@ -240,7 +240,7 @@ def load_trajectories(path: str | Path) -> list[Trajectory]:
         np.split(observations, by_observation),
         np.split(actions, by_action),
         hidden=parts,
-        terminated=arrays.get("terminated"),
+        terminated=list(arrays["terminated"]) if "terminated" in arrays else None,
     )
 
 
