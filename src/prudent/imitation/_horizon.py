@@ -72,8 +72,8 @@ def suggest_horizon(
     """Instrument strength and residual autocorrelation for k = 1 .. ``max_horizon``.
 
     The residual is a_t less the prediction of ``model``, a policy fitted with a generous horizon; without one it is a_t
-    less its out-of-fold regression on the history at ``max_horizon`` and before, which no noise of t enters. (That holds
-    some of the policy's own variation, too: a model sees the noise more clearly.)
+    less its out-of-fold regression on the history at ``max_horizon`` and before, which no noise of t enters. (That
+    holds some of the policy's own variation, too: a model sees the noise more clearly.)
     ``relative`` columns of the observation enter as differences.
 
     The suggestion is the first k at which the autocorrelation is within two standard errors of the level that it keeps
