@@ -337,6 +337,7 @@ def test_causal_imitation_fits_saves_and_loads(quick_estimator, tmp_path):
     )
 
 
+@pytest.mark.slow  # Two programs to compile.
 @pytest.mark.parametrize("kind", [DFIV, DeepGMM])
 def test_other_moment_estimators_fit_save_and_load(kind, tmp_path):
     demos = linear_demos(2, episodes=6, steps=60)
