@@ -121,9 +121,9 @@ def evaluate(
     return Evaluation(**dataclasses.asdict(own), episodes=episodes, steps=steps, references=results)
 
 
-def act_of(policy: Any) -> Callable[[np.ndarray], np.ndarray]:
+def act_of(policy: Any) -> Callable[..., Any]:
     """What a policy does with a batch of observations."""
-    act: Any = policy.act if hasattr(policy, "act") else policy
+    act = policy.act if hasattr(policy, "act") else policy
     if not callable(act):
         raise TypeError(f"policy must be callable or have act(observations), got {type(policy).__name__}.")
     return act
