@@ -33,7 +33,7 @@ class TwoStage(MomentEstimator):
         x = np.hstack([np.ones((len(x), 1)), x])
         projected = c @ np.linalg.lstsq(c, x, rcond=None)[0]
         self.coefficients = np.linalg.lstsq(projected, y, rcond=None)[0]
-        self.x, self.groups = x[:, 1:], groups
+        self.x, self.c, self.groups = x[:, 1:], c[:, 1:], groups
         return self
 
     def predict(self, x):
@@ -104,6 +104,8 @@ def test_the_start_of_an_episode_is_learnt_from():
 def test_where_the_policy_sees_the_instrument_the_first_steps_are_dropped(short_noise):
     model = CausalImitation(TwoStage(), noise_horizon=1, policy_states=2).fit(short_noise)
     assert len(model.estimator_.groups) == 100 * 499
+    # s_{t-1} stands in both, so that estimators take it as given.
+    assert np.array_equal(model.estimator_.x[:, 1], model.estimator_.c[:, 0])
     assert model.estimator_.coefficients[1:, 0] == pytest.approx([-GAIN, 0.0], abs=0.03)
 
 
