@@ -113,3 +113,15 @@ def test_prediction_is_checked(fitted):
         NMMR().predict([[1.0, 2.0]])
     with pytest.raises(DataError, match="x must have 2 columns as in fit, got 3"):
         fitted.predict(np.zeros((4, 3)))
+
+
+def test_a_u_statistic_without_minimum_gives_way_to_v():
+    rng = np.random.default_rng(0)
+    n = 200
+    # x says nothing about c: residuals of either sign can be put beside each other at will.
+    y, x, c = rng.normal(size=(n, 1)), rng.normal(size=(n, 2)), rng.normal(size=(n, 2))
+    train = TrainConfig(learning_rate=2e-2, weight_decay=0.0, batch_size=200, max_steps=1500, evaluate_every=1500)
+    with pytest.warns(UserWarning, match="U-statistic has no minimum"):
+        model = NMMR(network=MLPSpec((64, 64)), n_networks=1, train=train).fit(y, x, c, seed=0)
+    assert model.statistic_ == "v"
+    assert np.std(model.predict(x)) < 5

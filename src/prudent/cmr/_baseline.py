@@ -6,6 +6,7 @@ correction f - g is what confounding does: small and smooth.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._outcome import squared_loss
 from prudent.cmr._second_stage import SecondStage
 from prudent.nn import FoldPlan, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
+from prudent.nn._crossfit import linear_predictions
 from prudent.nn._train import GROUP
 
 # Networks in all, at least. All are evaluated at every prediction, so there are fewer than for the nuisances.
@@ -21,6 +23,9 @@ MIN_NETWORKS = GROUP
 # Small: strong decay keeps tanh units in their linear part, and they no longer level off where there are no data. Early
 # stopping on held-out rows does the rest.
 WEIGHT_DECAY = 0.1
+# A linear regression does as well if its error out of fold is at most so many times that of networks, which are stopped
+# on the rows that measure it and look a little better than they are.
+LINEAR_MARGIN = 1.05
 
 
 def fit_baseline(
@@ -32,25 +37,43 @@ def fit_baseline(
     config: TrainConfig,
     seed: int,
     progress: Progress | None,
-) -> tuple[SecondStage, Matrix]:
-    """The regression (its networks of all folds averaged), and its prediction of every row out of fold."""
+) -> tuple[SecondStage, Matrix, bool]:
+    """The regression (its networks of all folds averaged), its prediction of every row out of fold, and whether a
+    linear regression would do as well.
+
+    Then its networks start there, and otherwise at nothing: a network that started at the linear regression would carry
+    its trend on beyond the data, and one that did not would bend the ends of a straight line.
+    """
     kept = min(plan.n_repeats, -(-MIN_NETWORKS // len(plan.folds)))
     splits = [plan.member_splits[k] for fold in range(len(plan.folds)) for k in plan.members(fold)[:kept]]
     plan = dataclasses.replace(plan, n_repeats=kept, member_splits=splits)
     x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
-    x_standard = x_scaler.forward(x)
-    networks, _, _ = fit_folds(
-        lambda key: network(x.shape[1], y.shape[1], key=key),
-        squared_loss,
-        {"c": x_standard, "y": y_scaler.forward(y)},
-        plan,
-        dataclasses.replace(config, weight_decay=WEIGHT_DECAY),
-        # A network that started at the ridge regression would carry its trend on beyond the data.
-        target=None if getattr(network, "widths", ()) else "y",
-        decay_guess=None,
-        seed=seed,
-        progress=progress,
-        label="plain regression",
-    )
-    own = plan.all_parts[0].average(np.asarray(apply_in_blocks(networks, x_standard)))
-    return SecondStage(networks, x_scaler, y_scaler), y_scaler.back(own)
+    data = {"c": x_scaler.forward(x), "y": y_scaler.forward(y)}
+
+    def fit(target: str | None) -> Any:
+        return fit_folds(
+            lambda key: network(x.shape[1], y.shape[1], key=key),
+            squared_loss,
+            data,
+            plan,
+            dataclasses.replace(config, weight_decay=WEIGHT_DECAY),
+            target=target,
+            decay_guess=None,
+            seed=seed,
+            progress=progress,
+            label="plain regression",
+        )[0]
+
+    is_linear = not getattr(network, "widths", ())
+    networks = fit("y" if is_linear else None)
+    predicted = np.asarray(apply_in_blocks(networks, data["c"]))
+    straight = linear_predictions(data, "y", splits)
+    if not is_linear and _error(straight, data["y"], plan) <= LINEAR_MARGIN * _error(predicted, data["y"], plan):
+        is_linear, networks = True, fit("y")
+        predicted = np.asarray(apply_in_blocks(networks, data["c"]))
+    return SecondStage(networks, x_scaler, y_scaler), y_scaler.back(plan.all_parts[0].average(predicted)), is_linear
+
+
+def _error(predicted: np.ndarray, y: Matrix, plan: FoldPlan) -> float:
+    """Mean squared error of the predictions (members, rows, outcomes) on rows that the members have not seen."""
+    return float(np.mean((plan.unseen.average(predicted) - y[plan.unseen.rows]) ** 2))

@@ -196,11 +196,12 @@ class DMLCMR(NeuralEstimator):
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
         discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
         network, baseline, observed = choose_network(self.network, problem.embedded_in_x), None, y
+        is_linear = False
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
             # Candidates are compared without it: they differ in what they learn, not in where they start.
             if self.start == "regression" and candidates is None:
                 first = int(rng.integers(2**31 - 2))
-                baseline, fitted = fit_baseline(
+                baseline, fitted, is_linear = fit_baseline(
                     y, x, plan, network=network, config=train, seed=first, progress=progress
                 )
                 y = y - fitted
@@ -252,6 +253,8 @@ class DMLCMR(NeuralEstimator):
                 seed=seeds[2],
                 progress=progress,
                 one_draw=self.draws == 1,
+                # What confounding does to a straight line is straight, too.
+                linear_rows=[part.rows for part in plan.all_parts] if is_linear else None,
             )
         self.n_columns_ = x.shape[1]
         audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]

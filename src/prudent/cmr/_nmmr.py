@@ -2,9 +2,12 @@
 
 f is a network that minimises sum over pairs of r_i k(c_i, c_j) r_j with residuals r = y - f(x), the squared largest
 moment over the unit ball of a kernel space. The U-statistic leaves out i = j and is unbiased; the V-statistic keeps
-these terms, which add the mean squared residual with weight 1/n.
+these terms, which add the mean squared residual with weight 1/n. On a finite sample the U-statistic may have no
+minimum: residuals of opposite sign at neighbouring c make it as negative as they are large. A fit that runs off in this
+way is made again with the V-statistic.
 """
 
+import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 # A column further from zero than this, in standard deviations, would swamp the others.
 MAX_OFFSET = 10.0
+# A function that varies so many times as much as the outcome has run off.
+MAX_SPREAD = 5.0
 
 
 class NMMR(MomentEstimator):
@@ -44,6 +49,8 @@ class NMMR(MomentEstimator):
     ----------
     function_ : SecondStage
         The fitted ensemble; ``predict`` uses nothing else.
+    statistic_ : str
+        The statistic that was minimised: "v" also where the U-statistic had no minimum.
     """
 
     def __init__(
@@ -84,16 +91,18 @@ class NMMR(MomentEstimator):
             "x": x_scaler.forward(problem.x),
             "y": y_scaler.forward(problem.y),
             "c": kernel.whitened(problem.c),
-            "own": np.full(n_rows, 0.0 if self.statistic == "u" else 1.0 / n_rows, np.float32),
         }
-        if problem.groups is not None and self.statistic == "u":
-            # Two rows of one unit share noise: their product has not the moment as its mean.
-            data["unit"] = np.unique(problem.groups, return_inverse=True)[1].reshape(-1).astype(np.int32)
+        unit = None if problem.groups is None else np.unique(problem.groups, return_inverse=True)[1].reshape(-1)
         self.network_ = self.network or MLPSpec((80, 80, 80), activation="relu")
         n_networks = self.n_networks or (2 if is_wide else 5)
         stack_seed = int(rng.integers(2**31 - 2))
         rows = [np.arange(n_rows)] * n_networks
-        with Progress(self.show_progress) as progress:
+
+        def minimise(statistic: str, progress: Progress) -> SecondStage:
+            own = {"own": np.full(n_rows, 0.0 if statistic == "u" else 1.0 / n_rows, np.float32)}
+            if unit is not None and statistic == "u":
+                # Two rows of one unit share noise: their product has not the moment as its mean.
+                own["unit"] = unit.astype(np.int32)
             networks, _ = fit_stack(
                 stack_networks(
                     lambda key: self.network_(problem.x.shape[1], problem.y.shape[1], key=key),
@@ -101,7 +110,7 @@ class NMMR(MomentEstimator):
                     jax.random.key(stack_seed),
                 ),
                 PairLoss(),
-                data,
+                data | own,
                 rows,
                 # A held-out moment is too noisy to stop on: it stops long before the dependence on x is learnt.
                 [r[:0] for r in rows],
@@ -110,7 +119,18 @@ class NMMR(MomentEstimator):
                 progress=progress,
                 label="causal function",
             )
-        self.function_ = SecondStage(networks, x_scaler, y_scaler)
+            return SecondStage(networks, x_scaler, y_scaler)
+
+        with Progress(self.show_progress) as progress:
+            self.statistic_, self.function_ = self.statistic, minimise(self.statistic, progress)
+            spread = self.function_.predict(problem.x).std(axis=0) / y_scaler.scale
+            if self.statistic == "u" and not np.max(spread) < MAX_SPREAD:
+                warnings.warn(
+                    "the U-statistic has no minimum on these rows (the fitted function varies "
+                    f"{np.max(spread):.3g} times as much as the outcome); NMMR used the V-statistic instead.",
+                    stacklevel=2,
+                )
+                self.statistic_, self.function_ = "v", minimise("v", progress)
         self.n_columns_ = problem.x.shape[1]
         return self
 

@@ -28,9 +28,12 @@ from prudent.nn import (
     take_members,
     with_dropout,
 )
+from prudent.nn._networks import start_at_linear
 
 # Nodes per residual in one step. Quantile nodes come as antithetic pairs, so two are worth many more draws.
 NODES_PER_SET = 2
+# Stock and Yogo's rule of thumb.
+WEAK_F = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +128,22 @@ def score_arrays(
     }
 
 
+def linear_solution(
+    part: ScoreData, x: Matrix, y: Matrix, slots: tuple[int, ...], x_scaler: Scaler, y_scaler: Scaler
+) -> tuple[np.ndarray, np.ndarray]:
+    """(weight, bias) in standard units of the linear f that solves the moment for the rows ``x`` and ``y`` of a part.
+
+    This is two-stage least squares with the law's means of x as instruments, shrunk: a column that they move with
+    strength F, given the others, keeps about F / (F + WEAK_F) of its coefficient.
+    """
+    expected = np.hstack([part.nodes.mean(), part.known])[:, list(slots)]
+    x_mean, y_mean = x_scaler.forward(x).mean(axis=0), y_scaler.forward(y).mean(axis=0)
+    instruments = np.asarray(x_scaler.forward(expected) - x_mean, dtype=float)
+    gram = instruments.T @ (x_scaler.forward(x) - x_mean) + WEAK_F * np.eye(x.shape[1])
+    weight = np.linalg.solve(gram, instruments.T @ (y_scaler.forward(y) - y_mean))
+    return weight, y_mean - x_mean @ weight
+
+
 def check_finite(networks: Any) -> None:
     """Raise where training has diverged."""
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(eqx.filter(networks, eqx.is_inexact_array))):
@@ -146,6 +165,7 @@ def fit_second_stage(
     seed: int,
     progress: Progress | None,
     one_draw: bool = False,
+    linear_rows: Sequence[np.ndarray] | None = None,
 ) -> tuple[SecondStage, list[SecondStage]]:
     """Fit ``n_functions`` networks to the score on the first part, and one network on each further part.
 
@@ -155,6 +175,9 @@ def fit_second_stage(
         All rows with their out-of-fold nuisances; then, per audited fold, the other rows with that fold's nuisances.
     slots : tuple of int
         Position in (modelled, known) of every column of x.
+    linear_rows : sequence of arrays, optional
+        The rows of ``x`` and ``y`` that the parts stand for. Where they are given, networks start at the linear
+        solution of their part.
     """
     x_scaler, y_scaler = Scaler.for_network(x, network), Scaler.of(y)
     data = score_arrays(parts, slots, x_scaler, y_scaler)
@@ -165,9 +188,18 @@ def fit_second_stage(
     loss = ScoreLoss(slots=slots, is_exact=nodes.is_exact, paired=nodes.paired, one_draw=one_draw)
     data = jax.tree.map(jnp.asarray, data)
 
+    linear: list[tuple[np.ndarray, np.ndarray]] = [
+        linear_solution(part, x[own], y[own], slots, x_scaler, y_scaler)
+        for part, own in zip(parts, linear_rows or (), strict=False)
+    ]
+
     def fit_half(members: np.ndarray) -> Any:
         key = jax.random.key(seed + int(members[0]))
         networks = stack_networks(lambda k: network(x.shape[1], y.shape[1], key=k), len(members), key)
+        if linear:
+            starts = [linear[max(0, member - n_functions + 1)] for member in members]
+            weight, bias = (jnp.asarray(np.stack(values), jnp.float32) for values in zip(*starts, strict=True))
+            networks = start_at_linear(networks, weight, bias, jnp.zeros_like(bias))
         return fit_stack(
             networks,
             loss,

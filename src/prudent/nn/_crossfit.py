@@ -246,6 +246,18 @@ def fit_folds(
 def _linear_start(networks: Any, data: Any, splits: list[tuple[np.ndarray, np.ndarray]], target: str | None) -> Any:
     if target is None:
         return networks
+    stacked = [jax.numpy.asarray(part, dtype=jax.numpy.float32) for part in _ridge(data, target, splits)]
+    return start_at_linear(networks, *stacked)
+
+
+def linear_predictions(data: Any, target: str, splits: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """What the linear regressions of the members, each on its own rows, predict for all rows: (members, n, columns)."""
+    weight, bias, _ = _ridge(data, target, splits)
+    return np.asarray(data["c"], dtype=float) @ weight + bias[:, None]
+
+
+def _ridge(data: Any, target: str, splits: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """Weight, bias and standard deviation of the residuals, per member."""
     weights, biases, noises = [], [], []
     for train, _ in splits:
         c, y = np.asarray(data["c"][train], dtype=float), np.asarray(data[target][train], dtype=float)
@@ -256,8 +268,7 @@ def _linear_start(networks: Any, data: Any, splits: list[tuple[np.ndarray, np.nd
         weights.append(weight)
         biases.append(y_mean - c_mean @ weight)
         noises.append(np.std(y - y_mean - (c - c_mean) @ weight, axis=0))
-    stacked = [jax.numpy.asarray(np.stack(part), dtype=jax.numpy.float32) for part in (weights, biases, noises)]
-    return start_at_linear(networks, *stacked)
+    return [np.stack(part) for part in (weights, biases, noises)]
 
 
 @eqx.filter_jit

@@ -9,10 +9,11 @@ has mean theta(a), and its mean moves only to second order with errors of h and 
 squared standard error: the first term brings the spread of W, the second the noise of the estimated h.
 
 q = E[xi(X) | C], where xi minimises E[(E[xi(X)|C])^2] / 2 - E[xi(a, W)] + penalty |xi|^2 (Bennett et al., 2022). Here
-xi is linear in a few fixed features, whose conditional means come out of fold, so that the minimiser is a ridge
-solution; the penalty is chosen for every a by the same criterion on held-out folds. The features are the directions in
-which h may be wrong: constant and columns if the fitted h is linear (the score is then that of two-stage least
-squares), else also squares, products and h itself.
+xi is linear in a few fixed features, so that the minimiser is a ridge solution. The features are the directions in
+which h may be wrong. If the fitted h is linear they are constant and columns, with linear projections on C and no
+penalty: value and standard error are then those of two-stage least squares. Otherwise they are also squares, products
+and h itself, with conditional means out of fold and a penalty that falls with the root of n: a smaller one would
+divide by noise where C hardly moves a feature, a chosen one would jump from treatment to treatment.
 
 What it assumes: rows (or groups) are independent; the bridge is identified (see the proxies' strength in
 ``diagnose``); h, which is fitted on the same rows, is smooth enough for its residuals there to speak for new rows (the
@@ -31,15 +32,15 @@ from scipy.special import ndtri
 
 from prudent.cmr._arrays import Matrix, Scaler, shared_columns
 from prudent.cmr._base import regress_out_of_fold
-from prudent.cmr._folds import cross_fit_folds
 
 # Wider inputs get no squares and products.
 MAX_CURVED = 6
 # Wider inputs are projected on this many principal components.
 MAX_INPUTS = 20
 N_FOLDS = 5
-PENALTIES = np.logspace(-6, 0, 13)
-PARTS = ("values", "conditional", "residual", "fold", "unit")
+# Times 1 / sqrt(n), for features in standard units: about 0.01 at n = 1000.
+PENALTY = 0.3
+PARTS = ("values", "conditional", "residual", "unit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,16 +101,21 @@ class Features:
         """Constant, columns, h, products z_i z_j for i <= j."""
         z = (x - self.mean) @ self.columns
         parts = [np.ones((len(z), 1)), z]
-        if len(self.h_mean):
+        if not self.is_linear:
             parts.append((h - self.h_mean) / self.h_scale)
         parts += [(z[:, i] * z[:, j])[:, None] for i, j in self.products]
         return np.hstack(parts)
 
     @property
+    def is_linear(self) -> bool:
+        """Whether the bridge is, so that its errors are."""
+        return not len(self.h_mean)
+
+    @property
     def products(self) -> list[tuple[int, int]]:
         """Pairs of columns whose product is a feature."""
         width = self.columns.shape[1]
-        if not len(self.h_mean) or width > MAX_CURVED:
+        if self.is_linear or width > MAX_CURVED:
             return []
         return [(i, j) for i in range(width) for j in range(i, width)]
 
@@ -146,60 +152,57 @@ def _is_linear(x: Matrix, h: Matrix) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Correction:
-    """Everything that the score needs beside h: features, their conditional means out of fold, residuals of h."""
+    """Everything that the score needs beside h: features, their conditional means, residuals of h, and units."""
 
     features: Features
     values: np.ndarray
     conditional: np.ndarray
     residual: np.ndarray
-    fold: np.ndarray
     unit: np.ndarray
 
     @classmethod
     def of(cls, y: Matrix, x: Matrix, c: Matrix, h: Matrix, *, seed: int, groups: Any = None) -> "Correction":
         """From the training rows and the bridge ``h`` at their x."""
-        rng = np.random.default_rng(seed)
         features = Features.of(x, h)
+        values = features(x, h)
         groups = None if groups is None else np.asarray(groups).reshape(-1)
-        regress = functools.partial(regress_out_of_fold, c=c, seed=seed, n_folds=N_FOLDS, groups=groups)
-        conditional = features.conditional(x, h, regress, c)
+        if features.is_linear:
+            design = np.hstack([np.ones((len(c), 1)), Scaler.of(c).forward(c)])
+            conditional = design @ np.linalg.lstsq(design, values, rcond=None)[0]
+        else:
+            regress = functools.partial(regress_out_of_fold, c=c, seed=seed, n_folds=N_FOLDS, groups=groups)
+            conditional = features.conditional(x, h, regress, c)
         unit = np.arange(len(x)) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
-        n_folds = min(N_FOLDS, len(np.unique(unit)) // 2)
-        fold = np.zeros(len(x), dtype=int)
-        for number, rows in enumerate(cross_fit_folds(len(x), n_folds, rng, groups)):
-            fold[rows] = number
-        return cls(features, features(x, h), conditional, y - h, fold, unit)
+        return cls(features, values, conditional, y - h, unit)
 
-    def score(self, at_treatment: Matrix, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(debiased mean, standard error) per outcome, for one treatment.
+    def scores(self, at_treatment: Matrix, h: np.ndarray) -> np.ndarray:
+        """(n, outcomes), whose mean is the debiased mean outcome under one treatment.
 
         ``at_treatment`` has the rows (a, W_i, context_i), ``h`` the bridge there, (n, outcomes).
         """
-        weight = self.conditional @ self._representer(self.features(at_treatment, h))
-        score = h + weight[:, None] * self.residual
-        value = score.mean(axis=0)
-        deviation = np.zeros((self.unit.max() + 1, score.shape[1]))
-        np.add.at(deviation, self.unit, score - value)
+        weight = self.conditional @ self._representer(self.features(at_treatment, h).mean(axis=0))
+        return h + weight[:, None] * self.residual
+
+    def mean(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(mean, standard error) per outcome of scores, or of differences of scores."""
+        value = scores.mean(axis=0)
+        deviation = np.zeros((self.unit.max() + 1, scores.shape[1]))
+        np.add.at(deviation, self.unit, scores - value)
         n_units = len(deviation)
-        error = np.sqrt(n_units / max(n_units - 1, 1) * np.sum(deviation**2, axis=0)) / len(score)
+        error = np.sqrt(n_units / max(n_units - 1, 1) * np.sum(deviation**2, axis=0)) / len(scores)
         return value, error
 
-    def _representer(self, at_treatment: np.ndarray) -> np.ndarray:
-        """Coefficients of xi: ridge on the criterion of the module's text, the penalty by held-out folds."""
-        rows = [self.fold == k for k in range(int(self.fold.max()) + 1)]
+    def _representer(self, target: np.ndarray) -> np.ndarray:
+        """Coefficients of xi, see the module's text; the constant is not penalised."""
         # E[features E[features | C]'] from the features themselves on the left: a first stage that shrinks, as ridge
         # does, then changes the scale of the instruments and not the solution.
-        grams = np.stack([self.values[r].T @ self.conditional[r] for r in rows])
-        # The criterion needs a square, which the product above, not being symmetric, is not: it could fall for ever.
-        squares = [self.conditional[r].T @ self.conditional[r] for r in rows]
-        means = np.stack([at_treatment[r].sum(axis=0) for r in rows])
-        gram, mean, n = grams.sum(axis=0), means.sum(axis=0), len(self.fold)
-        loss = np.zeros(len(PENALTIES))
-        for r, held_gram, square, held_mean in zip(rows, grams, squares, means, strict=True):
-            rest = n - r.sum()
-            paths = _ridge_path((gram - held_gram) / rest, (mean - held_mean) / rest)
-            loss += [b @ square @ b / 2 - held_mean @ b for b in paths]
-        return _ridge_path(gram / n, mean / n)[int(np.argmin(loss))]
+        gram = self.values.T @ self.conditional / len(self.values)
+        if self.features.is_linear:
+            return np.linalg.lstsq(gram, target, rcond=None)[0]
+        # Tikhonov's filter: the matrix is not symmetric, and gram + ridge could be singular.
+        ridge = np.eye(len(gram)) * PENALTY**2 / (self.unit.max() + 1)
+        ridge[0, 0] = 0.0
+        return np.linalg.solve(gram.T @ gram + ridge, gram.T @ target)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Named arrays for a saved model."""
@@ -212,13 +215,3 @@ class Correction:
         """Inverse of :meth:`to_arrays`."""
         features = Features(*(arrays[f"correction.features.{f.name}"] for f in dataclasses.fields(Features)))
         return cls(features, *(arrays[f"correction.{name}"] for name in PARTS))
-
-
-def _ridge_path(gram: np.ndarray, target: np.ndarray) -> list[np.ndarray]:
-    """Solutions for all penalties; the constant is not penalised."""
-    paths = []
-    for penalty in PENALTIES:
-        ridge = penalty * np.eye(len(gram))
-        ridge[0, 0] = 0.0
-        paths.append(np.linalg.solve(gram + ridge, target))
-    return paths

@@ -168,8 +168,10 @@ class ProximalRegression:
         values = np.stack([h.mean(axis=0) for _, h in self._bridge_over(encoded, self._subset(len(encoded)))])
         return values[:, 0] if values.shape[1] == 1 else values
 
-    def interval(self, treatment: Any, *, level: float = 0.95) -> Interval:
-        """Debiased effect with standard errors and a confidence interval for every treatment by itself.
+    def interval(self, treatment: Any, *, baseline: Any = None, level: float = 0.95) -> Interval:
+        """Debiased mean outcome with standard errors and a confidence interval for every treatment by itself.
+
+        With ``baseline`` (one treatment, or as many as there are) the same of the difference to it.
 
         The estimate is the mean of h(a, W) + q(A, V) (Y - h(A, W)), where q represents the average over W. It corrects
         errors of h that are constant, linear or quadratic in (a, w), or a multiple of h, and assumes that others are
@@ -179,8 +181,8 @@ class ProximalRegression:
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, got {level!r}.")
         values, errors, plug_in = [], [], []
-        for rows, h in self._bridge_over(self._encode_treatment(treatment), self.sample_):
-            value, error = self.correction_.score(rows, h)
+        for scores, h in self._scores(treatment, baseline):
+            value, error = self.correction_.mean(scores)
             values.append(value)
             errors.append(error)
             plug_in.append(h.mean(axis=0))
@@ -189,8 +191,29 @@ class ProximalRegression:
             stacked = [part[:, 0] for part in stacked]
         return Interval.of(*stacked, level)
 
-    def contrast(self, treatment: Any, baseline: Any) -> np.ndarray:
-        """Effect of ``treatment`` less that of ``baseline``."""
+    def _scores(self, treatment: Any, baseline: Any) -> "Iterator[tuple[np.ndarray, np.ndarray]]":
+        """Scores and bridge per row, for every treatment; differences where there is a baseline."""
+        encoded = self._encode_treatment(treatment)
+        found = ((self.correction_.scores(rows, h), h) for rows, h in self._bridge_over(encoded, self.sample_))
+        if baseline is None:
+            yield from found
+            return
+        other = self._encode_treatment(baseline)
+        if len(other) not in (1, len(encoded)):
+            raise DataError(f"baseline needs one treatment or {len(encoded)}, got {len(other)}.")
+        below = [(self.correction_.scores(rows, h), h) for rows, h in self._bridge_over(other, self.sample_)]
+        for number, (scores, h) in enumerate(found):
+            scores_below, h_below = below[number % len(below)]
+            yield scores - scores_below, h - h_below
+
+    def contrast(self, treatment: Any, baseline: Any, *, return_error: bool = False) -> Any:
+        """Mean outcome under ``treatment`` less that under ``baseline``.
+
+        With ``return_error`` a pair: the debiased difference and its standard error, as in :meth:`interval`.
+        """
+        if return_error:
+            found = self.interval(treatment, baseline=baseline)
+            return found.value, found.standard_error
         return self.effect(treatment) - self.effect(baseline)
 
     def bridge(self, treatment: Any, proxy: Any, context: Any = None) -> np.ndarray:
