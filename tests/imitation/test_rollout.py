@@ -90,7 +90,7 @@ def test_a_time_limit_without_an_id_is_kept():
 def test_the_best_policy_without_history_is_that_of_the_open_loop():
     result = evaluate(stay, "TicketPricing-v0", episodes=20, steps=300, seed=1000)
     lines = result.references
-    # By symmetry it is nearly zero, and has its error.
+    # By symmetry it is zero for k = 1, and has its error.
     assert lines["best history-free"].mse == pytest.approx(lines["zero"].mse, abs=0.003)
     assert lines["zero"].score == result.score
     closed = evaluate(stay, "TicketPricing-v1", episodes=2, steps=10, seed=1000)

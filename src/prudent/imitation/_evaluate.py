@@ -28,7 +28,7 @@ from prudent.imitation._rollout import (
 )
 
 # Episodes from which the best history-free policy is learnt, and cells of the state in which it is constant. By
-# symmetry it is nearly zero, so that the means of the cells must have little noise.
+# symmetry it is zero for k = 1 and small for others, so that the means of the cells must have little noise.
 FREE_EPISODES, FREE_CELLS = 400, 20
 
 # An actor maps (observations, expert's actions, recorded expert's actions) of a batch to actions; it is started with
