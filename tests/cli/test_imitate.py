@@ -19,10 +19,10 @@ def test_from_demonstrations_to_a_judged_policy(tmp_path):
     demos, model = str(tmp_path / "demos.npz"), str(tmp_path / "model")
     made = run(
         *("imitate", "demonstrate", "--env", "TicketPricing-v1", "--noise-horizon", "2", "--out", demos),
-        *("--episodes", "4", "--steps", "40", "--json"),
+        *("--noise", "recorded", "--episodes", "4", "--steps", "40", "--json"),
     )
     assert json.loads(made)[0]["steps"] == 160
-    assert "suggested" in run("imitate", "horizon", demos, "--max-horizon", "4")
+    assert "horizon" in run("imitate", "horizon", demos, "--max-horizon", "4", "--relative", "0")
     fitted = run("imitate", "fit", demos, "--noise-horizon", "2", "--method", "bc", "--out", model)
     assert "error of recorded actions" in fitted
     judged = run(
@@ -41,7 +41,17 @@ def test_from_demonstrations_to_a_judged_policy(tmp_path):
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m"), "absent.npz is not a file"),
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m", "--method", "gail"), "--method must be one of"),
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m", "--relative", "x"), "--relative must be"),
-        (("demonstrate", "--env", "TicketPricing-v0", "--out", "demos.csv"), r"must end in \.npz"),
+        (("demonstrate", "--env", "TicketPricing-v0", "--out", "demos.csv"), r"ends in \.npz"),
+        (
+            ("fit", "a.npz", "--noise-horizon", "1", "--out", "m", "--method", "bc", "--folds", "7"),
+            "--folds is for dml",
+        ),
+        (
+            ("fit", "a.npz", "--noise-horizon", "1", "--out", "m", "--method", "bc-seq", "--policy-states", "3"),
+            "--policy-states is for dml-il",
+        ),
+        (("demonstrate", "--env", "bad:id:x", "--out", "demos.npz"), "no environment 'bad:id:x'"),
+        (("demonstrate", "--env", "TicketPricing-v0", "--noise", "loud", "--out", "d.npz"), "noise must be one of"),
         (("demonstrate", "--env", "NoSuch-v0", "--out", "demos.npz"), "no environment 'NoSuch-v0'"),
         (("demonstrate", "--env", "Pendulum-v1", "--out", "demos.npz"), "not a confounded environment"),
     ],
@@ -50,3 +60,35 @@ def test_bad_input_is_one_clear_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=message):
         CliRunner().invoke(app, ["imitate", *arguments], catch_exceptions=False)
+
+
+def test_no_fold_is_refused_before_anything_is_learnt(tmp_path):
+    demos = str(tmp_path / "demos.npz")
+    run(
+        *("imitate", "demonstrate", "--env", "TicketPricing-v0", "--out", demos, "--episodes", "4", "--steps", "20"),
+    )
+    fit = ["imitate", "fit", demos, "--noise-horizon", "1", "--folds", "0", "--out", str(tmp_path / "model")]
+    with pytest.raises(ValueError, match="n_folds must be a whole number of at least 1"):
+        CliRunner().invoke(app, fit, catch_exceptions=False)
+
+
+def test_a_picture_needs_a_folder_before_the_roll_outs(tmp_path, monkeypatch):
+    import prudent
+    from prudent import imitation
+
+    class Fitted(imitation.BehaviourCloning):
+        def policy(self, action_space=None):
+            raise AssertionError("the roll-outs have begun")
+
+    monkeypatch.setattr(prudent, "load", lambda folder: Fitted())
+    (tmp_path / "taken").write_text("a file")
+    evaluate = ["imitate", "evaluate", "model", "--env", "TicketPricing-v0", "--out", str(tmp_path / "taken")]
+    with pytest.raises(FileExistsError):
+        CliRunner().invoke(app, evaluate, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("command", [("train", "hopper", "--out", "e"), ("evaluate", "hopper")])
+def test_experts_refuse_a_negative_seed(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="seed must be a whole number from 0"):
+        CliRunner().invoke(app, ["experts", *command, "--seed", "-4"], catch_exceptions=False)

@@ -146,7 +146,7 @@ class TestRobots:
             envs.ConfoundedLocomotion("cat")
         with pytest.raises(DataError, match="noise must be one of executed, recorded, got 'none'"):
             gymnasium.make("ConfoundedHopper-v0", noise="none")
-        with pytest.raises(DataError, match="noise_horizon must be at least 1, got 0"):
+        with pytest.raises(DataError, match="noise_horizon must be a whole number of at least 1, got 0"):
             gymnasium.make("ConfoundedHopper-v0", noise_horizon=0)
         env = envs.ConfoundedLocomotion("hopper")
         env.reset(seed=1000)
@@ -251,9 +251,38 @@ class TestEpisodeBatch:
         assert rewards[0] == 0.0
         assert rewards[1] != 0.0
 
-    def test_needs_an_environment(self):
+    def test_single_episodes_start_anew(self):
+        batch = self.make(2, noise_horizon=2)
+        batch.reset(seed=np.int64(1000))
+        before, *_ = batch.step(np.zeros((2, 1)))
+        obs, info = batch.reset(seed=1000, options={"reset_mask": np.array([False, True])})
+        np.testing.assert_array_equal(obs[0], before[0])
+        env = envs.ConfoundedWrapper(gymnasium.make("Pendulum-v1"), noise_horizon=2)
+        single, single_info = env.reset(seed=1001)
+        np.testing.assert_array_equal(obs[1], single)
+        np.testing.assert_array_equal(info["expert_obs"][1], single_info["expert_obs"])
+
+    def test_numbers_that_only_some_environments_report_are_left_out(self):
+        class Talkative(gymnasium.Wrapper):
+            def step(self, action):
+                *result, info = super().step(action)
+                return *result, {**info, "speed": 1.0, **({"bonus": 2.0} if self.says_more else {})}
+
+        talkers = []
+        for says_more in (True, False):
+            talkers.append(Talkative(gymnasium.make("Pendulum-v1")))
+            talkers[-1].says_more = says_more
+        batch = envs.EpisodeBatch([envs.ConfoundedWrapper(env) for env in talkers])
+        batch.reset(seed=1000)
+        *_, info = batch.step(np.zeros((2, 1)))
+        assert info["speed"].tolist() == [1.0, 1.0]
+        assert "bonus" not in info
+
+    def test_needs_confounded_environments(self):
         with pytest.raises(DataError, match="at least one environment"):
             envs.EpisodeBatch([])
+        with pytest.raises(DataError, match="must be confounded"):
+            envs.EpisodeBatch([gymnasium.make("Pendulum-v1")])
 
     def test_gymnasium_vectorises_the_robots_too(self):
         pytest.importorskip("mujoco")

@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from prudent import envs
 from prudent.envs import TicketPricing, TicketPricingBatch, ticket_expert
+from prudent.errors import DataError
 
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space")  # Unbounded noise: infinite bounds are meant.
@@ -82,5 +82,39 @@ def test_a_time_limit_ends_all_episodes_of_a_batch():
     ended = [batch.step(np.zeros((2, 1)))[3].all() for _ in range(3)]
     assert ended == [False, False, True]
     assert np.all(batch.step(np.zeros((2, 1)))[1] == 0.0)
-    with pytest.raises(envs._tickets.DataError, match="at least one episode"):
+    with pytest.raises(DataError, match="num_envs must be a whole number of at least 1, got 0"):
         TicketPricingBatch(0)
+    with pytest.raises(DataError, match=r"noise_horizon must be a whole number of at least 1, got 2\.5"):
+        TicketPricing(noise_horizon=2.5)
+
+
+def test_single_episodes_of_a_batch_start_anew():
+    batch = TicketPricingBatch(3, noise_horizon=4, max_episode_steps=600)
+    batch.reset(seed=np.int64(10))
+    others, fresh = TicketPricing(noise_horizon=4), TicketPricing(noise_horizon=4)
+    others.reset(seed=10)
+    for _ in range(5):
+        batch.step(np.zeros((3, 1)))
+        others.step(np.zeros(1))
+    obs, info = batch.reset(seed=[None, 77, None], options={"reset_mask": np.array([False, True, False])})
+    single, single_info = fresh.reset(seed=77)
+    assert np.array_equal(obs[1], single)
+    for _ in range(595):
+        obs, _, _, ended, info = batch.step(np.full((3, 1), 0.1))
+        single, _, _, _, single_info = fresh.step(np.full(1, 0.1))
+        going_on, *_ = others.step(np.full(1, 0.1))
+    assert np.allclose(obs[1], single)
+    assert np.allclose(info["expert_obs"][1], single_info["expert_obs"])
+    assert np.allclose(obs[0], going_on)
+    # The time limit counts the steps of each episode.
+    assert ended.tolist() == [True, False, True]
+
+
+def test_a_reset_that_does_not_fit_is_refused():
+    batch = TicketPricingBatch(2)
+    with pytest.raises(DataError, match="first reset of a batch must start all"):
+        batch.reset(options={"reset_mask": np.array([True, False])})
+    with pytest.raises(DataError, match="2 seeds or a single one, got 3"):
+        batch.reset(seed=[1, 2, 3])
+    with pytest.raises(DataError, match="one truth value for each of the 2 episodes"):
+        batch.reset(options={"reset_mask": np.array([1, 0])})

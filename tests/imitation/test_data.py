@@ -1,5 +1,8 @@
 """Trajectories and windows."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -34,8 +37,9 @@ def test_trajectories_are_checked_and_cannot_be_changed():
     with pytest.raises(DataError, match="hidden variable 'u_o'"):
         Trajectory([0.0, 1.0], [1.0], {"u_o": [1.0, 2.0, 3.0]})
     episode = numbered(0, 3)
-    with pytest.raises(ValueError, match="read-only"):
-        episode.observations[0] = 1.0
+    for array in (episode.observations, episode.actions, episode.hidden["u_o"]):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1.0
     with pytest.raises(DataError, match="equal"):
         from_arrays([np.zeros((3, 1)), np.zeros((3, 2))], [np.zeros(2), np.zeros(2)])
     with pytest.raises(DataError, match="one array per episode"):
@@ -44,14 +48,27 @@ def test_trajectories_are_checked_and_cannot_be_changed():
         history_windows([np.zeros(3)], 2)
 
 
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
+def test_trajectories_can_be_copied_and_sent(duplicate):
+    episode = Trajectory([0.0, 1.0], [1.0], {"u_o": [3.0, 4.0]}, terminated=True)
+    again = duplicate(episode)
+    assert np.array_equal(again.observations, episode.observations)
+    assert again.hidden["u_o"].tolist() == [3.0, 4.0]
+    assert again.terminated
+
+
 def test_npz_keeps_everything(tmp_path):
-    episodes = [numbered(0, 4), numbered(100, 2)]
+    episodes = [numbered(0, 4), Trajectory([5.0, 6.0], [1.0], {"u_o": [3.0, 4.0]}, terminated=True)]
     path = save_trajectories(tmp_path / "demos.npz", episodes)
     again = load_trajectories(path)
     for one, two in zip(episodes, again, strict=True):
         assert np.array_equal(one.observations, two.observations)
         assert np.array_equal(one.actions, two.actions)
         assert np.array_equal(one.hidden["u_o"], two.hidden["u_o"])
+        assert one.terminated == two.terminated
+    # A variable that only a later episode has is not dropped in silence.
+    with pytest.raises(DataError, match="'u_o' must be recorded alike"):
+        save_trajectories(tmp_path / "some.npz", [Trajectory([0.0, 1.0], [1.0]), episodes[0]])
 
 
 def test_a_file_that_is_not_demonstrations_is_refused(tmp_path):
@@ -61,20 +78,30 @@ def test_a_file_that_is_not_demonstrations_is_refused(tmp_path):
     with pytest.raises(DataError, match="does not hold demonstrations"):
         load_trajectories(tmp_path / "other.npz")
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(DataError, match="does not hold demonstrations"):
-        load_trajectories(tmp_path / "text.npz")
+    whole = save_trajectories(tmp_path / "whole.npz", [numbered(0, 400)]).read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "one.npy").rename(tmp_path / "renamed.npz")
+    for name in ("text", "cut", "renamed"):
+        with pytest.raises(DataError, match="does not hold demonstrations"):
+            load_trajectories(tmp_path / f"{name}.npz")
 
 
 @pytest.mark.filterwarnings("ignore")  # Minari remarks on facts that a test does not give.
 def test_minari_there_and_back(tmp_path, monkeypatch):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    episodes = [numbered(0, 4), numbered(100, 2)]
-    dataset = to_minari(episodes, "prudent/test-v0")
-    for one, two in zip(episodes, from_minari(dataset), strict=True):
-        assert np.allclose(one.observations, two.observations)
-        assert np.allclose(one.actions, two.actions)
-        assert np.allclose(one.hidden["u_o"], two.hidden["u_o"])
+    # One hidden variable per observation, one per action.
+    per_action = Trajectory(np.arange(3.0), np.ones(2), {"u_o": np.arange(2.0)}, terminated=True)
+    for number, episodes in enumerate(([numbered(0, 4), numbered(100, 2)], [per_action, per_action])):
+        dataset = to_minari(episodes, f"prudent/test-v{number}")
+        for one, two in zip(episodes, from_minari(dataset), strict=True):
+            assert np.allclose(one.observations, two.observations)
+            assert np.allclose(one.actions, two.actions)
+            assert one.hidden["u_o"].tolist() == two.hidden["u_o"].tolist()
+            assert one.terminated == two.terminated
+    with pytest.raises(DataError, match="minari download no/such-v0"):
+        from_minari("no/such-v0")
 
 
 def test_windows_do_not_cross_episodes():
@@ -103,7 +130,21 @@ def test_the_instrument_has_nothing_newer_than_the_horizon():
     policy = View(2, 1).columns(windows.states, windows.actions)
     assert np.array_equal(policy, np.stack([t, t - 1, -(t - 1)], axis=1))
     assert View(3, 3, newest=5).length == 8
+    assert View(3, 2).width(4, 5) == 22
     assert np.all(View(2, 0, relative=(0,)).columns(windows.states, windows.actions) == 1.0)
+
+
+def test_the_first_steps_have_no_instrument_but_their_number():
+    from prudent.imitation._windows import instrument_columns
+
+    windows = history_windows([numbered(0, 6)], 4)
+    c = instrument_columns(windows, View(1, 1, newest=3))
+    # States 0, 1, 2 and their actions are the history of steps 3, 4, 5; before, there are means.
+    assert c[:, 0].tolist() == [1, 1, 1, 0, 1, 2]
+    assert c[:, 1].tolist() == [-1, -1, -1, 0, -1, -2]
+    assert c[:, 2].tolist() == [0, 1, 2, 3, 3, 3]
+    late = windows.take(np.arange(3, 6))
+    assert instrument_columns(late, View(1, 1, newest=3)).shape == (3, 2)
 
 
 def test_demonstrations_carry_the_noise_and_their_hidden_variables():

@@ -25,6 +25,7 @@ def train(
     """Train an expert by soft actor-critic: minutes to an hour on one core."""
     if steps is not None and steps < 1:
         raise DataError(f"--steps must be positive, got {steps}.")
+    _check_seed(seed)
     from prudent.envs._recipes import train_expert
 
     expert = train_expert(robot, out, steps=steps, seed=seed, resume=resume)
@@ -44,6 +45,7 @@ def evaluate(
     """Reward, speed tracking and falls of an expert, with clean and with noised actions."""
     if episodes < 1:
         raise DataError(f"--episodes must be positive, got {episodes}.")
+    _check_seed(seed)
     from prudent.envs import evaluate_expert, load_expert
     from prudent.envs._experts import make_robots
 
@@ -53,6 +55,12 @@ def evaluate(
         envs = make_robots(policy.robot, episodes, noise_horizon=noise_horizon)
         scores[label] = dataclasses.asdict(evaluate_expert(policy, envs, seed=seed, noised=noised))
     _show_scores(policy.robot, scores, as_json)
+
+
+def _check_seed(seed: int) -> None:
+    from prudent.cmr._base import check_seed
+
+    check_seed(seed)
 
 
 def _show_scores(title: str, scores: dict[str, dict], as_json: bool) -> None:

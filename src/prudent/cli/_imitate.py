@@ -15,6 +15,7 @@ Data = Annotated[Path, typer.Argument(help="Demonstrations: an .npz file, as sav
 Env = Annotated[str, typer.Option(help="Confounded environment, such as TicketPricing-v0.")]
 Horizon = Annotated[int, typer.Option(help="Steps k over which the hidden noise is correlated.")]
 Relative = Annotated[str | None, typer.Option(help="Observation columns that enter as differences: 0 or 0,3.")]
+Steps = Annotated[int, typer.Option(help="Steps of an episode.")]
 METHODS = ("dml-il", "bc", "bc-seq", "residuil")
 
 
@@ -23,18 +24,20 @@ def demonstrate(
     env: Env,
     out: Annotated[Path, typer.Option(help=".npz file for the demonstrations.")],
     noise_horizon: Horizon = 1,
+    noise: Annotated[str, typer.Option(help="executed, or recorded: the clean action is executed.")] = "executed",
     episodes: Annotated[int, typer.Option(help="Episodes.")] = 40,
-    steps: Annotated[int, typer.Option(help="Steps of an episode.")] = 500,
+    steps: Steps = 500,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Let the environment's expert demonstrate, with the noise that it does not know of."""
-    if out.suffix != ".npz":
-        raise DataError(f"--out must end in .npz, got {out.name!r}.")
+    if out.suffix != ".npz" or out.is_dir():
+        raise DataError(f"--out must be a file that ends in .npz, got {out.name!r}.")
+    out.parent.mkdir(parents=True, exist_ok=True)
     from prudent import imitation
 
-    found = imitation.demonstrate(_env(env, noise_horizon), episodes=episodes, steps=steps, seed=seed)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    world = _env(env, noise_horizon=noise_horizon, noise=noise)
+    found = imitation.demonstrate(world, episodes=episodes, steps=steps, seed=seed)
     imitation.save_trajectories(out, found)
     header = ["file", "episodes", "steps", "observed columns", "action columns"]
     row = [str(out), len(found), sum(len(t) for t in found), found[0].observations.shape[1], found[0].actions.shape[1]]
@@ -45,17 +48,20 @@ def demonstrate(
 def horizon(
     data: Data,
     max_horizon: Annotated[int, typer.Option(help="Largest k to look at.")] = 20,
+    relative: Relative = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Instrument strength and residual noise per horizon k: help for choosing k."""
+    columns = _columns(relative)
     from prudent import imitation
 
-    report = imitation.suggest_horizon(imitation.load_trajectories(data), max_horizon=max_horizon, seed=seed)
+    found = imitation.load_trajectories(data)
+    report = imitation.suggest_horizon(found, max_horizon=max_horizon, relative=columns, seed=seed)
     header = ["k", "strength", "residual autocorrelation", "standard error"]
     show("candidates for the noise horizon", header, report.rows(), as_json=as_json)
     if not as_json:
-        print(f"suggested: {report.suggested}, if the noise is a moving average; a larger k is safe but weaker")
+        print(report.advice)
 
 
 @app.command()
@@ -66,13 +72,18 @@ def fit(
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "dml-il",
     policy_states: Annotated[int | None, typer.Option(help="Newest states that the policy sees (dml-il).")] = None,
     relative: Relative = None,
-    folds: Annotated[int, typer.Option(help="Cross-fitting folds over episodes (dml-il).")] = 10,
+    folds: Annotated[
+        int | None, typer.Option(help="Cross-fitting folds over episodes (dml-il), 10 by default.")
+    ] = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Learn a policy and save it."""
     if method not in METHODS:
         raise DataError(f"--method must be one of {', '.join(METHODS)}, got {method!r}.")
+    for option, value in (("--policy-states", policy_states), ("--folds", folds)):
+        if value is not None and method != "dml-il":
+            raise DataError(f"{option} is for dml-il; {method} has no use for it. Leave it out.")
     columns = _columns(relative)
     from prudent._storage import check_folder
 
@@ -84,7 +95,10 @@ def fit(
     shared: dict[str, Any] = {"relative": columns, "seed": seed}
     if method == "dml-il":
         model: Any = imitation.CausalImitation(
-            DMLCMR(n_folds=folds), noise_horizon=noise_horizon, policy_states=policy_states, **shared
+            DMLCMR(n_folds=10 if folds is None else folds),
+            noise_horizon=noise_horizon,
+            policy_states=policy_states,
+            **shared,
         )
     elif method == "residuil":
         model = imitation.ResiduIL(noise_horizon=noise_horizon, **shared)
@@ -113,7 +127,7 @@ def evaluate(
     env: Env,
     noise_horizon: Horizon = 1,
     episodes: Annotated[int, typer.Option(help="Episodes.")] = 50,
-    steps: Annotated[int, typer.Option(help="Steps of an episode.")] = 500,
+    steps: Steps = 500,
     out: Annotated[Path | None, typer.Option(help="Folder for a picture of one roll-out.")] = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -126,7 +140,9 @@ def evaluate(
         raise DataError(
             f"{model} holds a {type(fitted).__name__}, not a policy. Give the --out of prudent imitate fit."
         )
-    world = _env(env, noise_horizon)
+    world = _env(env, noise_horizon=noise_horizon)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
     result = imitation.evaluate(fitted.policy(), world, episodes=episodes, steps=steps, seed=seed)
     header = ["policy", "score", "score_se", "reward", "mse", "mse_unclipped"]
     show(f"{env}, k = {noise_horizon}: {episodes} episodes of {steps} steps", header, result.rows(), as_json=as_json)
@@ -134,20 +150,19 @@ def evaluate(
         import matplotlib
 
         matplotlib.use("Agg")
-        out.mkdir(parents=True, exist_ok=True)
         picture = imitation.plot_rollout({type(fitted).__name__: fitted.policy()}, world, seed=seed)
         picture.savefig(out / "rollout.png", dpi=130)
         if not as_json:
             print(f"picture {out / 'rollout.png'}")
 
 
-def _env(name: str, noise_horizon: int) -> Any:
+def _env(name: str, **settings: Any) -> Any:
     from prudent.imitation import make_env
 
     try:
-        return make_env(name, noise_horizon=noise_horizon)
+        return make_env(name, **settings)
     except TypeError:
-        raise DataError(f"{name} takes no noise_horizon: it is not a confounded environment.") from None
+        raise DataError(f"{name} takes no {' or '.join(settings)}: it is not a confounded environment.") from None
 
 
 def _columns(text: str | None) -> tuple[int, ...]:

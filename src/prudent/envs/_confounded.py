@@ -14,7 +14,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from prudent.envs._noise import Draw, NoiseQueue
+from prudent.envs._noise import Draw, NoiseQueue, check_count
 from prudent.errors import DataError
 
 NOISE_MODES = ("executed", "recorded")
@@ -32,8 +32,7 @@ class Demonstrable:
     def _set_noise(self, noise_horizon: int, noise: str) -> None:
         if noise not in NOISE_MODES:
             raise DataError(f"noise must be one of {', '.join(NOISE_MODES)}, got {noise!r}.")
-        if noise_horizon < 1:
-            raise DataError(f"noise_horizon must be at least 1, got {noise_horizon}.")
+        check_count("noise_horizon", noise_horizon, 1)
         self.noise_horizon, self.noise = int(noise_horizon), noise
 
     def demonstrate(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -53,6 +52,27 @@ def checked_action(action: Any, space: spaces.Box) -> np.ndarray:
     if not np.isfinite(action.sum()):
         raise DataError(f"actions must be finite, got {action}. Does the policy diverge?")
     return np.minimum(np.maximum(action, space.low), space.high)
+
+
+def read_reset(
+    seed: Any, options: dict[str, Any] | None, count: int, *, is_first: bool
+) -> tuple[list[int | None], np.ndarray]:
+    """The seed of every episode of a batch, and which of them start: all, or those of ``options["reset_mask"]``."""
+    if isinstance(seed, int | np.integer):
+        seed = range(int(seed), int(seed) + count)
+    # Gymnasium takes Python's integers only.
+    seeds: list[int | None] = [None if s is None else int(s) for s in ([None] * count if seed is None else seed)]
+    if len(seeds) != count:
+        raise DataError(f"a batch of {count} episodes needs {count} seeds or a single one, got {len(seeds)}.")
+    mask = np.asarray((options or {}).get("reset_mask", np.ones(count, bool)))
+    if mask.dtype != bool or mask.shape != (count,):
+        raise DataError(
+            f"reset_mask must have one truth value for each of the {count} episodes, got {mask.dtype} of shape "
+            f"{mask.shape}. Give terminated | truncated."
+        )
+    if is_first and not mask.all():
+        raise DataError("the first reset of a batch must start all episodes. Leave reset_mask out.")
+    return seeds, mask
 
 
 class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
@@ -182,6 +202,12 @@ class EpisodeBatch(VectorEnv):
     def __init__(self, envs: Sequence[gymnasium.Env]):
         if not envs:
             raise DataError("a batch needs at least one environment, got none.")
+        for env in envs:
+            if not env.has_wrapper_attr("demonstrate"):
+                raise DataError(
+                    f"environments must be confounded, got {env}, which has no hidden noise. Wrap it with "
+                    "prudent.envs.ConfoundedWrapper."
+                )
         self.envs = list(envs)
         self.num_envs = len(self.envs)
         self.single_observation_space = self.envs[0].observation_space
@@ -189,18 +215,20 @@ class EpisodeBatch(VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.running = np.zeros(self.num_envs, bool)
+        space: Any = self.observation_space
+        self._obs = np.zeros(space.shape, space.dtype)
+        self._infos: list[dict[str, Any]] = [{} for _ in self.envs]
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None):
-        """Start all episodes; an integer seed s gives environment i the seed s + i."""
-        seeds = [None] * self.num_envs if seed is None else seed
-        if isinstance(seeds, int):
-            seeds = range(seeds, seeds + self.num_envs)
-        # Gymnasium takes Python's integers only.
-        seeds = [None if s is None else int(s) for s in seeds]
-        starts = [env.reset(seed=s, options=options) for env, s in zip(self.envs, seeds, strict=True)]
-        self.running[:] = True
-        self._obs = np.stack([obs for obs, _ in starts])
-        self._infos = [info for _, info in starts]
+        """Start all episodes, or those of ``options["reset_mask"]``.
+
+        An integer seed s gives environment i the seed s + i; other options go to the environments.
+        """
+        seeds, starting = read_reset(seed, options, self.num_envs, is_first=not all(self._infos))
+        others = {name: value for name, value in (options or {}).items() if name != "reset_mask"} or None
+        for i in np.flatnonzero(starting):
+            self._obs[i], self._infos[i] = self.envs[i].reset(seed=seeds[i], options=others)
+        self.running |= starting
         return self._obs.copy(), self._stacked()
 
     def step(self, actions: np.ndarray):
@@ -223,7 +251,8 @@ class EpisodeBatch(VectorEnv):
             env.close()
 
     def _stacked(self) -> dict[str, Any]:
-        numbers = [name for name, value in self._infos[0].items() if isinstance(value, float)]
+        # Numbers that every environment reports; one may say more than the others, or say it later.
+        numbers = [name for name in self._infos[0] if all(isinstance(info.get(name), float) for info in self._infos)]
         return {
             "hidden": {name: np.array([info["hidden"][name] for info in self._infos]) for name in ("u_o", "u_e")},
             "expert_obs": np.stack([info["expert_obs"] for info in self._infos]),

@@ -1,11 +1,20 @@
 """Hidden noise of the confounded environments: means over a moving window of independent draws."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from prudent.errors import DataError
+
 # ``draw(rng, n)`` returns n independent values.
 Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Raise unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise DataError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 
 class NoiseQueue:
@@ -16,8 +25,7 @@ class NoiseQueue:
     """
 
     def __init__(self, length: int, draw: Draw):
-        if length < 1:
-            raise ValueError(f"length of a noise queue must be at least 1, got {length}.")
+        check_count("length of a noise queue", length, 1)
         self.length = int(length)
         self.value = float("nan")  # The present mean, once the queue is filled.
         self._draw = draw

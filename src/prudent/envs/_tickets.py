@@ -17,9 +17,8 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from prudent.envs._confounded import Demonstrable, checked_action
-from prudent.envs._noise import NoiseQueue
-from prudent.errors import DataError
+from prudent.envs._confounded import Demonstrable, checked_action, read_reset
+from prudent.envs._noise import NoiseQueue, check_count
 
 DEMAND_WINDOW = 30
 COST_NOISE = 0.1
@@ -134,8 +133,7 @@ class TicketPricingBatch(VectorEnv, Demonstrable):
         noise: str = "executed",
         max_episode_steps: int | None = None,
     ):
-        if num_envs < 1:
-            raise DataError(f"a batch needs at least one episode, got {num_envs}.")
+        check_count("num_envs", num_envs, 1)
         self._set_noise(noise_horizon, noise)
         self.closed_loop, self.num_envs = bool(closed_loop), int(num_envs)
         self.max_episode_steps = max_episode_steps
@@ -145,6 +143,7 @@ class TicketPricingBatch(VectorEnv, Demonstrable):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._batch_actions = spaces.Box(-1.0, 1.0, (num_envs, 1), np.float32)
         self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
+        self._streams: list[Any] = [None] * num_envs
         self.running = np.zeros(num_envs, bool)
 
     @property
@@ -158,19 +157,21 @@ class TicketPricingBatch(VectorEnv, Demonstrable):
         return self._cost[:, self._t : self._t + self.noise_horizon].mean(axis=1)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None):
-        """Start all episodes; an integer seed s gives episode i the seed s + i."""
-        seeds = [None] * self.num_envs if seed is None else seed
-        if isinstance(seeds, int | np.integer):
-            seeds = range(int(seeds), int(seeds) + self.num_envs)
-        for i, number in enumerate(seeds):
-            if number is not None:
-                self._generators[i] = seeding.np_random(number)[0]
-        self._streams = [generator.spawn(2) for generator in self._generators]
-        self._demand, self._cost = np.empty((self.num_envs, 0)), np.empty((self.num_envs, 0))
-        self._t = 0
-        self._s = np.full(self.num_envs, FIRST_STATE)
-        self.running[:] = True
-        self._extend()
+        """Start all episodes, or those of ``options["reset_mask"]``; a seed s gives episode i the seed s + i."""
+        seeds, starting = read_reset(seed, options, self.num_envs, is_first=None in self._streams)
+        if starting.all():
+            self._t = 0
+            self._demand, self._cost = np.empty((2, self.num_envs, self._block))
+            self._s, self._taken = np.empty(self.num_envs), np.empty(self.num_envs, int)
+        for i in range(self.num_envs):
+            if not starting[i]:
+                continue
+            if seeds[i] is not None:
+                self._generators[i] = seeding.np_random(seeds[i])[0]
+            self._streams[i] = self._generators[i].spawn(2)
+            self._demand[i, self._t :], self._cost[i, self._t :] = self._draws(i, self._demand.shape[1] - self._t)
+        self._s[starting], self._taken[starting] = FIRST_STATE, 0
+        self.running |= starting
         return self._s[:, None].copy(), self._info()
 
     def step(self, actions: np.ndarray):
@@ -182,7 +183,8 @@ class TicketPricingBatch(VectorEnv, Demonstrable):
         self._extend()
         moved = _next_state(self._s, u_o, price, self.u_e, self.closed_loop)
         self._s = np.where(self.running, moved, self._s)
-        ended = self.running & (self._t == self.max_episode_steps)
+        self._taken += 1
+        ended = self.running & (self._taken == self.max_episode_steps)
         self.running &= ~ended
         return self._s[:, None].copy(), rewards, np.zeros(self.num_envs, bool), ended, self._info()
 
@@ -193,13 +195,21 @@ class TicketPricingBatch(VectorEnv, Demonstrable):
         return recorded, np.clip(recorded if self.noise == "executed" else clean, -1.0, 1.0)
 
     def _extend(self) -> None:
-        """More draws where the present step needs them."""
+        """More draws where the present step needs them; those of the past are dropped."""
         if self._t + max(DEMAND_WINDOW, self.noise_horizon) > self._demand.shape[1]:
-            more = BLOCK + max(DEMAND_WINDOW, self.noise_horizon)
-            demand = np.stack([_draw_demand(stream, more) for stream, _ in self._streams])
-            cost = np.stack([_draw_cost(stream, more, self.noise_horizon) for _, stream in self._streams])
-            self._demand = np.hstack([self._demand, demand])
-            self._cost = np.hstack([self._cost, cost])
+            more = [self._draws(i, self._block) for i in range(self.num_envs)]
+            self._demand = np.hstack([self._demand[:, self._t :], [demand for demand, _ in more]])
+            self._cost = np.hstack([self._cost[:, self._t :], [cost for _, cost in more]])
+            self._t = 0
+
+    @property
+    def _block(self) -> int:
+        return BLOCK + max(DEMAND_WINDOW, self.noise_horizon)
+
+    def _draws(self, i: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The next draws of demand and cost of episode ``i``."""
+        demand, cost = self._streams[i]
+        return _draw_demand(demand, count), _draw_cost(cost, count, self.noise_horizon)
 
     def _info(self) -> dict[str, Any]:
         hidden = {"u_o": self.u_o, "u_e": self.u_e}

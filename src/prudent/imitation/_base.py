@@ -9,13 +9,15 @@ import numpy as np
 
 from prudent.cmr._arrays import as_matrix
 from prudent.cmr._base import check_seed
+from prudent.envs._noise import check_count
 from prudent.errors import DataError, NotFittedError
 from prudent.imitation._policy import HistoryPolicy
-from prudent.imitation._trajectory import Trajectory, check_trajectories
+from prudent.imitation._trajectory import check_trajectories
 from prudent.imitation._windows import View, Windows, history_windows
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
+    from prudent.nn import TrainConfig
 
 
 class Imitator(abc.ABC):
@@ -26,36 +28,46 @@ class Imitator(abc.ABC):
 
     seed: int
     relative: tuple[int, ...]
+    # Steps over which the noise is correlated, for learners that know of it.
+    noise_horizon: int = 0
 
     def fit(self, trajectories: Any) -> Self:
         """Learn from demonstrations: a sequence of :class:`Trajectory`."""
         check_seed(self.seed)
         found = check_trajectories(trajectories)
-        self._check_relative(found)
-        self._check_settings()
-        self.view_ = self._policy_view()
-        windows = history_windows(found, self._window_length())
-        # A policy starts with a padded window, so it learns from such windows, too.
-        windows = windows.take(np.flatnonzero(windows.step >= self._first_step()))
-        if len(windows) == 0 or len(np.unique(windows.episode)) < 2:
-            raise DataError(
-                f"at least two episodes of more than {self._first_step()} steps are needed, got lengths "
-                f"{sorted({len(t) for t in found})}. Lower the horizon, or bring longer episodes."
-            )
         self.n_observed_ = found[0].observations.shape[1]
         self.n_acted_ = found[0].actions.shape[1]
+        check_relative(self.relative, self.n_observed_)
+        self._check_settings()
+        if sum(len(t) > self.noise_horizon for t in found) < 2:
+            raise DataError(
+                f"at least two episodes of more than {self.noise_horizon} steps are needed, got lengths "
+                f"{sorted({len(t) for t in found})}. Lower the horizon, or bring longer episodes."
+            )
+        self.view_ = self._policy_view()
+        windows = history_windows(found, self._window_length())
+        # A policy starts with a padded window, so it learns from such windows, too, as far as it can.
+        windows = windows.take(np.flatnonzero(windows.step >= self._first_step()))
         x = self.view_.columns(windows.states, windows.actions)
         # A column that never varies says nothing, and would only be amplified where it does.
-        self.varying_ = np.flatnonzero(np.ptp(x, axis=0) > 0)
-        if len(self.varying_) == 0:
+        varying = np.flatnonzero(np.ptp(x, axis=0) > 0)
+        if len(varying) == 0:
             raise DataError("observations never vary, so no policy can be learnt from them.")
-        self._learn(windows, x[:, self.varying_])
+        self._learn(windows, x[:, varying])
+        self.varying_ = varying
         return self
+
+    @property
+    def policy_view(self) -> View:
+        """What the fitted policy sees of a window."""
+        self._check_fitted()
+        return self.view_
 
     def predict(self, x: Any) -> np.ndarray:
         """Actions (n, a) for columns of ``view_`` (n, columns): the newest state first."""
         self._check_fitted()
-        return self._evaluate(as_matrix("x", x)[:, self.varying_])
+        width = self.view_.width(self.n_observed_, self.n_acted_)
+        return self._evaluate(as_matrix("x", x, n_columns=width)[:, self.varying_])
 
     def predict_windows(self, windows: Windows) -> np.ndarray:
         """Actions (n, a) for windows of demonstrations."""
@@ -63,6 +75,12 @@ class Imitator(abc.ABC):
         if windows.states.shape[1] < self.view_.length:
             raise DataError(
                 f"this policy needs windows of at least {self.view_.length} steps, got {windows.states.shape[1]}."
+            )
+        found, expected = (windows.states.shape[2], windows.actions.shape[2]), (self.n_observed_, self.n_acted_)
+        if found != expected:
+            raise DataError(
+                f"this policy was learnt from {expected[0]} observed and {expected[1]} action columns, got {found[0]} "
+                f"and {found[1]}. Give demonstrations of the same environment."
             )
         return self.predict(self.view_.columns(windows.states, windows.actions))
 
@@ -95,9 +113,8 @@ class Imitator(abc.ABC):
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """Rebuild from what :meth:`save` wrote."""
-        settings, view = (_with_tuples(record[name]) for name in ("settings", "view"))
-        model = cls(**settings)
-        model.view_ = View(**view)
+        model = cls(**cls._read_settings(record["settings"]))
+        model.view_ = View(**_with_tuples(record["view"]))
         model.n_observed_, model.n_acted_ = int(record["n_observed"]), int(record["n_acted"])
         model.varying_ = arrays.pop("varying")
         model._restore(record["learnt"], arrays)
@@ -127,6 +144,11 @@ class Imitator(abc.ABC):
     def _settings(self) -> dict[str, Any]:
         """Constructor arguments, as JSON."""
 
+    @classmethod
+    def _read_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Inverse of :meth:`_settings`."""
+        return _with_tuples(settings)
+
     @abc.abstractmethod
     def _learnt_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """What :meth:`_restore` needs."""
@@ -139,12 +161,6 @@ class Imitator(abc.ABC):
     def _check_settings(self) -> None:
         """Raise where a setting makes no sense."""
 
-    def _check_relative(self, found: list[Trajectory]) -> None:
-        width = found[0].observations.shape[1]
-        for column in self.relative:
-            if not 0 <= column < width:
-                raise DataError(f"relative names column {column}, but observations have columns 0 to {width - 1}.")
-
     def _check_fitted(self) -> None:
         if not hasattr(self, "varying_"):
             raise NotFittedError(f"This {type(self).__name__} is not fitted. Call fit(trajectories) first.")
@@ -154,10 +170,25 @@ class NetworkImitator(Imitator):
     """An imitator whose learnt function is an ensemble of networks."""
 
     network: Any
+    n_networks: int
+    train: "TrainConfig | None"
     function_: "SecondStage"
 
     def _evaluate(self, x: np.ndarray) -> np.ndarray:
         return self.function_.predict(x)
+
+    def _settings(self) -> dict[str, Any]:
+        train = None if self.train is None else dataclasses.asdict(self.train)
+        return {"relative": self.relative, "n_networks": self.n_networks, "train": train, "seed": self.seed}
+
+    @classmethod
+    def _read_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        from prudent.nn import TrainConfig
+
+        settings = super()._read_settings(settings)
+        if settings.get("train") is not None:
+            settings["train"] = TrainConfig(**settings["train"])
+        return settings
 
     def _learnt_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         from prudent.cmr._second_stage import function_to_arrays
@@ -177,10 +208,14 @@ def _with_tuples(record: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
 
 
-def check_count(name: str, value: Any, least: int) -> None:
-    """Raise unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise DataError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+def check_relative(relative: Any, width: int) -> None:
+    """Raise unless ``relative`` is a sequence of column numbers of observations of ``width`` columns."""
+    if not isinstance(relative, tuple | list):
+        raise DataError(f"relative must be a tuple of column numbers, got {relative!r}. For one column: (0,)")
+    for column in relative:
+        check_count("every column in relative", column, 0)
+        if column >= width:
+            raise DataError(f"relative names column {column}, but observations have columns 0 to {width - 1}.")
 
 
 def default_network(n_columns: int) -> Any:

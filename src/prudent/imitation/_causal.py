@@ -8,6 +8,9 @@ What f sees. If f saw all of c_t, the moment would say nothing: E[a_t | c_t], pl
 that is wanted all satisfy it. The history must move the state through variation that f does not see. So f sees the
 newest ``policy_states`` states, enough to infer what only the expert sees, and c_t has more steps and actions besides.
 Past actions are left out of f: at test time they are its own, which carry none of the expert's noise.
+
+The first k steps of an episode have no history up to t - k. They are learnt from, since f acts there, too, with their
+number as the only instrument; where f sees a part of c_t (k = 1), they are left out.
 """
 
 import warnings
@@ -19,10 +22,13 @@ import numpy as np
 from sklearn.base import clone
 
 from prudent.cmr import DMLCMR, MomentEstimator
+from prudent.cmr._arrays import shared_columns
 from prudent.cmr._base import MIN_UNITS, regress_out_of_fold
+from prudent.cmr._neural import check_counts
+from prudent.envs._noise import check_count
 from prudent.errors import DataError
-from prudent.imitation._base import Imitator, check_count, default_network
-from prudent.imitation._windows import View, Windows
+from prudent.imitation._base import Imitator, default_network
+from prudent.imitation._windows import View, Windows, instrument_columns
 
 # Steps of the window that lie up to t - k by default.
 INSTRUMENT_STEPS = 3
@@ -82,7 +88,7 @@ class CausalImitation(Imitator):
         self.policy_states = policy_states
         self.policy_actions = policy_actions
         self.window = window
-        self.relative = tuple(relative)
+        self.relative = relative
         self.seed = seed
 
     def __repr__(self) -> str:
@@ -98,42 +104,56 @@ class CausalImitation(Imitator):
             raise TypeError(
                 f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}."
             )
+        if isinstance(self.estimator, DMLCMR):
+            # Before its fit: what it leaves open is filled in by the number of folds.
+            check_counts(self.estimator, "n_folds")
         if self.window is not None:
             check_count("window", self.window, self.noise_horizon + 1)
 
     @property
     def _instrument_view(self) -> View:
         steps = INSTRUMENT_STEPS if self.window is None else self.window - self.noise_horizon
-        return View(steps, steps, newest=self.noise_horizon, relative=self.relative)
+        return View(steps, steps, newest=self.noise_horizon, relative=tuple(self.relative))
 
     def _policy_view(self) -> View:
         n_states = self.policy_states or (3 if self.noise_horizon == 1 else 2)
-        return View(n_states, self.policy_actions, relative=self.relative)
+        return View(n_states, self.policy_actions, relative=tuple(self.relative))
 
     def _window_length(self) -> int:
         return max(self._instrument_view.length, self._policy_view().length)
 
     def _first_step(self) -> int:
-        # What precedes it carries its noise; a padded window up to t - k does not.
-        return self.noise_horizon
+        # What the policy sees of the instrument must be equal to it in every row. In the first k steps it is not: there
+        # the policy sees the padded window, which carries their noise, and the instrument has nothing of it.
+        view, k = self._policy_view(), self.noise_horizon
+        return k if view.n_states > k or view.n_actions >= k else 0
 
     def _learn(self, windows: Windows, x: np.ndarray) -> None:
-        c = self._instrument_view.columns(windows.states, windows.actions)
+        c = instrument_columns(windows, self._instrument_view)
         c = c[:, np.ptp(c, axis=0) > 0]
         if c.shape[1] == 0:
             raise DataError("the history up to t - k never varies, so that it cannot serve as instrument.")
+        if len(shared_columns(x, c)) == c.shape[1]:
+            raise DataError(
+                "the policy must not see all of the instrument, or plain cloning satisfies the moment, too; with "
+                f"policy_states={self.view_.n_states} and policy_actions={self.view_.n_actions} it does. Lower them, "
+                f"or raise window (now {self.noise_horizon + self._instrument_view.n_states})."
+            )
         y = windows.actions[:, -1]
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
         if isinstance(estimator, DMLCMR):
             _fill_in(estimator, *x.shape, explained=lambda: _explained(y, c, windows.episode))
         self.estimator_ = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode)
         report = getattr(self.estimator_, "report_", None)
-        strength = [part.effective_f for part in getattr(report, "strength", ())]
-        if strength and max(strength) < WEAK_F:
+        self._warn_if_weak([part.effective_f for part in getattr(report, "strength", ())])
+
+    def _warn_if_weak(self, strength: list[float]) -> None:
+        weak = [f for f in strength if f < WEAK_F]
+        if weak:
             warnings.warn(
-                f"weak instrument: the history up to t - {self.noise_horizon} hardly moves what the policy sees "
-                f"(effective F at most {max(strength):.1f}, below {WEAK_F:.0f}). The policy may be far off; is a "
-                "smaller noise_horizon safe?",
+                f"weak instrument: the history up to t - {self.noise_horizon} hardly moves {len(weak)} of the "
+                f"{len(strength)} columns that the policy sees and it does not know (smallest effective F "
+                f"{min(weak):.1f}, below {WEAK_F:.0f}). The policy may be far off; is a smaller noise_horizon safe?",
                 stacklevel=4,
             )
 

@@ -10,7 +10,8 @@ from prudent.cmr._arrays import Scaler
 from prudent.cmr._folds import held_out_splits
 from prudent.cmr._outcome import squared_loss
 from prudent.cmr._second_stage import SecondStage
-from prudent.imitation._base import NetworkImitator, check_count, default_network
+from prudent.envs._noise import check_count
+from prudent.imitation._base import NetworkImitator, default_network
 from prudent.imitation._windows import View, Windows
 from prudent.nn import NetworkSpec, TrainConfig, fit_stack, stack_networks
 
@@ -44,7 +45,7 @@ class BehaviourCloning(NetworkImitator):
         seed: int = 0,
         show_progress: bool | None = None,
     ):
-        self.relative = tuple(relative)
+        self.relative = relative
         self.network = network
         self.n_networks = n_networks
         self.train = train
@@ -55,7 +56,7 @@ class BehaviourCloning(NetworkImitator):
         check_count("n_networks", self.n_networks, 1)
 
     def _policy_view(self) -> View:
-        return View(1, 0, relative=self.relative)
+        return View(1, 0, relative=tuple(self.relative))
 
     def _window_length(self) -> int:
         return self._policy_view().length
@@ -82,9 +83,6 @@ class BehaviourCloning(NetworkImitator):
             )
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
 
-    def _settings(self) -> dict[str, Any]:
-        return {"relative": self.relative, "n_networks": self.n_networks, "seed": self.seed}
-
 
 class SequenceCloning(BehaviourCloning):
     """E[a_t | window]: cloning with history (BC-SEQ), which imitates the noise best of all.
@@ -107,7 +105,7 @@ class SequenceCloning(BehaviourCloning):
         check_count("window", self.window, 1)
 
     def _policy_view(self) -> View:
-        return View(self.window, self.window - 1 if self.use_actions else 0, relative=self.relative)
+        return View(self.window, self.window - 1 if self.use_actions else 0, relative=tuple(self.relative))
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "window": self.window, "use_actions": self.use_actions}

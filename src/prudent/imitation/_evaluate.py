@@ -13,8 +13,8 @@ import gymnasium
 import numpy as np
 
 from prudent.cmr._base import check_seed
+from prudent.envs._noise import check_count
 from prudent.errors import DataError
-from prudent.imitation._base import check_count
 from prudent.imitation._rollout import (
     EVALUATION,
     REFERENCE,
@@ -23,13 +23,18 @@ from prudent.imitation._rollout import (
     episode_seeds,
     find_expert,
     make_env,
+    plain_tickets,
+    time_limit,
 )
 
-# Rows of a cell of the state in which the best history-free policy is constant.
-CELL_ROWS = 400
+# Episodes from which the best history-free policy is learnt, and cells of the state in which it is constant. By
+# symmetry it is zero for k = 1 and small for others, so that the means of the cells must have little noise.
+FREE_EPISODES, FREE_CELLS = 400, 20
 
-# An actor maps (observations, expert's actions, recorded expert's actions) of a batch to actions.
+# An actor maps (observations, expert's actions, recorded expert's actions) of a batch to actions; it is started with
+# the seeds of the batch's episodes.
 Actor = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+Start = Callable[[list[int]], Actor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +89,9 @@ def evaluate(
     policy : object with ``act`` (and ``reset``), or callable
         Maps a batch of observations (n, d) to actions (n, a).
     env : gymnasium.Env or str
-        A confounded environment or its id.
+        A confounded environment or its id; its actions must be bounded, as random ones are drawn from all of them.
+    episodes, steps : int
+        How many, and how long; ``steps`` at most the time limit, since missing steps count as reward 0.
     expert : callable, optional
         Actions from ``info["expert_obs"]``; by default the environment's own.
     """
@@ -92,76 +99,93 @@ def evaluate(
     check_count("episodes", episodes, 1)
     check_count("steps", steps, 1)
     env = make_env(env)
-    space = env.action_space
-    if not isinstance(space, gymnasium.spaces.Box):
-        raise DataError(f"the action space must be a Box, got {space}.")
+    space: Any = env.action_space
+    if not space.is_bounded():
+        raise DataError(
+            f"the action space must be bounded, as random actions are a reference, got {space}. Wrap the environment "
+            "with gymnasium.wrappers.RescaleAction."
+        )
+    limit = time_limit(env)
+    if limit is not None and steps > limit:
+        raise DataError(
+            f"steps={steps} is beyond the time limit of {limit}, after which steps would count as reward 0. Lower "
+            "steps, or make the environment with max_episode_steps."
+        )
     judge = find_expert(env, expert)
     seeds = episode_seeds(seed, EVALUATION, episodes)
-    act = policy.act if hasattr(policy, "act") else policy
-    if not callable(act):
-        raise TypeError(f"policy must be callable or have act(observations), got {type(policy).__name__}.")
-
-    def restart() -> None:
-        if hasattr(policy, "reset"):
-            policy.reset()
-
-    actors: dict[str, Actor] = {"policy": lambda obs, wanted, recorded: np.asarray(act(obs), dtype=float)}
-    actors |= _reference_actors(env, judge, seed=seed, steps=steps)
-    raw = {}
-    for name, actor in actors.items():
-        rng = np.random.default_rng([seed, REFERENCE])
-        raw[name] = _roll_out(env, judge, actor, seeds, steps, rng, restart if name == "policy" else None)
+    starts = {"policy": _start_policy(policy), **_references(env, judge, seed=seed, steps=steps)}
+    raw = {name: _roll_out(env, judge, start, seeds, steps) for name, start in starts.items()}
     random, best = raw["random"][0].mean(), raw["expert"][0].mean()
     results = {name: _summarise(parts, random, best) for name, parts in raw.items()}
     own = results.pop("policy")
     return Evaluation(**dataclasses.asdict(own), episodes=episodes, steps=steps, references=results)
 
 
-def _reference_actors(env: gymnasium.Env, judge: Expert, *, seed: int, steps: int) -> dict[str, Any]:
-    space = env.action_space
-    assert isinstance(space, gymnasium.spaces.Box)
-    actors: dict[str, Any] = {
-        "expert": lambda obs, wanted, recorded: wanted,
-        "noised expert": lambda obs, wanted, recorded: recorded,
-        "zero": lambda obs, wanted, recorded: np.zeros_like(wanted),
-        # A marker: random actions need the generator of the roll-out.
-        "random": None,
+def act_of(policy: Any) -> Callable[..., Any]:
+    """What a policy does with a batch of observations."""
+    act = policy.act if hasattr(policy, "act") else policy
+    if not callable(act):
+        raise TypeError(f"policy must be callable or have act(observations), got {type(policy).__name__}.")
+    return act
+
+
+def _start_policy(policy: Any) -> Start:
+    act = act_of(policy)
+
+    def start(seeds: list[int]) -> Actor:
+        if hasattr(policy, "reset"):
+            policy.reset()
+        return lambda obs, wanted, recorded: np.asarray(act(obs), dtype=float)
+
+    return start
+
+
+def _references(env: gymnasium.Env, judge: Expert, *, seed: int, steps: int) -> dict[str, Start]:
+    space: Any = env.action_space
+
+    def random(seeds: list[int]) -> Actor:
+        # One generator per episode, so that nothing depends on which episodes run side by side.
+        draws = [
+            np.random.default_rng([s, REFERENCE]).uniform(space.low, space.high, (steps, *space.shape)) for s in seeds
+        ]
+        step = iter(np.stack(draws, axis=1))
+        return lambda obs, wanted, recorded: next(step)
+
+    def constant(actor: Actor) -> Start:
+        return lambda seeds: actor
+
+    starts: dict[str, Start] = {
+        "expert": constant(lambda obs, wanted, recorded: wanted),
+        "noised expert": constant(lambda obs, wanted, recorded: recorded),
+        "zero": constant(lambda obs, wanted, recorded: np.zeros_like(wanted)),
+        "random": random,
     }
-    if env.observation_space.shape == (1,):
-        actors["best history-free"] = _history_free(env, judge, seed=seed, steps=steps)
-    return actors
+    tickets = plain_tickets(env)
+    # In a closed loop a policy meets other states than the expert, where the expert's mean action is not the best one.
+    if tickets is not None and not tickets.closed_loop:
+        starts["best history-free"] = constant(_history_free(env, judge, seed=seed, steps=steps))
+    return starts
 
 
 def _history_free(env: gymnasium.Env, judge: Expert, *, seed: int, steps: int) -> Actor:
-    """E[pi_E | s_t] for a scalar state: means of the expert's action in cells of equal probability."""
+    """E[pi_E | s_t] for a scalar state that no action moves: the expert's mean in cells of equal probability."""
+    batch = next(batches(env, FREE_EPISODES))
+    obs, info = batch.reset(seed=episode_seeds(seed, REFERENCE, FREE_EPISODES))
     states, wanted = [], []
-    seeds = episode_seeds(seed, REFERENCE, 50)
-    for number, batch in enumerate(batches(env, 50)):
-        obs, info = batch.reset(seed=seeds[number * batch.num_envs : (number + 1) * batch.num_envs])
-        for _ in range(steps):
-            action = np.asarray(judge(info["expert_obs"]))
-            states.append(obs[batch.running, 0])
-            wanted.append(action[batch.running])
-            obs, _, _, _, info = batch.step(action)
-            if not batch.running.any():
-                break
+    for _ in range(steps):
+        states.append(obs[:, 0])
+        wanted.append(judge(info["expert_obs"])[:, 0])
+        obs, _, _, _, info = batch.step(wanted[-1][:, None])
     s, a = np.concatenate(states), np.concatenate(wanted)
-    n_cells = max(10, len(s) // CELL_ROWS)
-    edges = np.unique(np.quantile(s, np.linspace(0, 1, n_cells + 1)[1:-1]))
+    edges = np.unique(np.quantile(s, np.linspace(0, 1, FREE_CELLS + 1)[1:-1]))
     cell = np.searchsorted(edges, s)
     count = np.maximum(np.bincount(cell, minlength=len(edges) + 1), 1)
-    means = np.stack([np.bincount(cell, weights=column, minlength=len(edges) + 1) / count for column in a.T], axis=1)
-    return lambda obs, wanted, recorded: means[np.searchsorted(edges, obs[:, 0])]
+    means = np.bincount(cell, weights=a, minlength=len(edges) + 1) / count
+    return lambda obs, wanted, recorded: means[np.searchsorted(edges, obs)]
 
 
 def _roll_out(
-    env: gymnasium.Env,
-    judge: Expert,
-    actor: Actor | None,
-    seeds: list[int],
-    steps: int,
-    rng: np.random.Generator,
-    restart: Callable[[], None] | None,
+    env: gymnasium.Env, judge: Expert, start: Start, seeds: list[int], steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Per episode: reward per step, and squared errors of clipped and of raw actions."""
     space: Any = env.action_space
@@ -169,20 +193,17 @@ def _roll_out(
     done = 0
     for batch in batches(env, len(seeds)):
         n = batch.num_envs
-        obs, info = batch.reset(seed=seeds[done : done + n])
+        own = seeds[done : done + n]
         done += n
-        if restart is not None:
-            restart()
+        obs, info = batch.reset(seed=own)
+        actor = start(own)
         reward, error, raw_error, taken = (np.zeros(n) for _ in range(4))
         for _ in range(steps):
             running = batch.running.copy()
             if not running.any():
                 break
             wanted = np.asarray(judge(info["expert_obs"]), dtype=float)
-            if actor is None:
-                action = rng.uniform(space.low, space.high, wanted.shape)
-            else:
-                action = actor(obs, wanted, batch.demonstrate(wanted)[0])
+            action = actor(obs, wanted, batch.demonstrate(wanted)[0])
             if action.shape != wanted.shape or not np.isfinite(action).all():
                 raise DataError(f"the policy must give finite actions of shape {wanted.shape}, got {action.shape}.")
             clipped = np.clip(action, space.low, space.high)
@@ -206,6 +227,7 @@ def _summarise(parts: tuple[np.ndarray, np.ndarray, np.ndarray], random: float, 
         mse_unclipped=float(raw.mean()),
         reward=float(reward.mean()),
         reward_se=spread,
-        score=float((reward.mean() - random) / scale),
-        score_se=float(spread / abs(scale)),
+        # Where random actions earn as much as the expert there is no scale.
+        score=float((reward.mean() - random) / scale) if scale else float("nan"),
+        score_se=float(spread / abs(scale)) if scale else float("nan"),
     )

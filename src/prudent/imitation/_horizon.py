@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 
 from prudent.cmr._base import check_seed, regress_out_of_fold
+from prudent.envs._noise import check_count
 from prudent.errors import DataError
-from prudent.imitation._base import Imitator, check_count
+from prudent.imitation._base import Imitator, check_relative
 from prudent.imitation._trajectory import check_trajectories
-from prudent.imitation._windows import View, history_windows
+from prudent.imitation._windows import View, Windows, history_windows
 
-MAX_ROWS = 4000
+MAX_ROWS = 2000
+# Lags at the end that must show a level: so many, or a quarter of all.
+MIN_TAIL = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,18 +23,30 @@ class HorizonReport:
 
     ``strength`` is the share of the variance of the state s_t (mean over its columns) that the history up to t - k
     explains out of fold; ``autocorrelation`` is that of the residual action, with standard errors by episode.
+    ``suggested`` is None where the autocorrelation still changes at the last lags.
 
     Assumptions. The noise is a moving average, so that its autocorrelation ends at the horizon; it is additive in the
     action; the residual is mostly noise. What only the expert sees and changes slowly keeps the autocorrelation up
-    beyond the horizon: then look for where it stops falling steeply. No data can prove that a history is a valid
-    instrument; an upper bound of k is safe, and costs strength.
+    beyond the horizon: then look for where it stops falling steeply. A correlation within its standard error, as just
+    before the end of a long horizon, is not seen: add a margin. No data can prove that a history is a valid instrument;
+    an upper bound of k is safe, and costs strength.
     """
 
     horizon: tuple[int, ...]
     strength: tuple[float, ...]
     autocorrelation: tuple[float, ...]
     standard_error: tuple[float, ...]
-    suggested: int
+    suggested: int | None
+
+    @property
+    def advice(self) -> str:
+        """The suggestion in words."""
+        if self.suggested is None:
+            return (
+                f"no horizon found up to {self.horizon[-1]}: the correlation of the residual has not come to a level. "
+                "Raise max_horizon."
+            )
+        return f"suggested: k = {self.suggested}, if the noise is a moving average; a larger k is safe but weaker"
 
     def rows(self) -> list[list[Any]]:
         """A table: k, strength, autocorrelation, standard error."""
@@ -43,68 +58,109 @@ class HorizonReport:
     def __str__(self) -> str:
         lines = [f"{'k':>4}{'strength':>10}{'autocorrelation':>17}{'(se)':>8}"]
         lines += [f"{k:4d}{s:10.3f}{r:17.3f}{e:8.3f}" for k, s, r, e in self.rows()]
-        return "\n".join([*lines, f"suggested: k = {self.suggested} (see help(HorizonReport) for the assumptions)"])
+        return "\n".join([*lines, f"{self.advice} (see help(HorizonReport) for the assumptions)"])
 
 
 def suggest_horizon(
-    trajectories: Any, *, max_horizon: int = 20, model: Imitator | None = None, seed: int = 0
+    trajectories: Any,
+    *,
+    max_horizon: int = 20,
+    model: Imitator | None = None,
+    relative: tuple[int, ...] = (),
+    seed: int = 0,
 ) -> HorizonReport:
     """Instrument strength and residual autocorrelation for k = 1 .. ``max_horizon``.
 
     The residual is a_t less the prediction of ``model``, a policy fitted with a generous horizon; without one it is a_t
-    less its out-of-fold regression on the history at ``max_horizon`` and before, which no noise of t enters.
+    less its out-of-fold regression on the history at ``max_horizon`` and before, which no noise of t enters. (That
+    holds some of the policy's own variation, too: a model sees the noise more clearly.)
+    ``relative`` columns of the observation enter as differences.
 
     The suggestion is the first k at which the autocorrelation is within two standard errors of the level that it keeps
-    over the last quarter of the lags.
+    over the last quarter of the lags (four at least); there is none if it still falls or rises there.
     """
     check_seed(seed)
-    check_count("max_horizon", max_horizon, 2)
+    check_count("max_horizon", max_horizon, MIN_TAIL)
     found = check_trajectories(trajectories)
-    if len(found) < 4:
-        raise DataError(f"standard errors need at least four episodes, got {len(found)}.")
-    length = max(max_horizon + 3, 1 if model is None else model.view_.length)
-    windows = history_windows(found, length).complete
-    if len(np.unique(windows.episode)) < 4:
-        raise DataError(f"max_horizon={max_horizon} needs four episodes of at least {length} steps. Lower it.")
-    rng = np.random.default_rng(seed)
-    some = np.sort(rng.permutation(len(windows))[:MAX_ROWS])
-    sample = windows.take(some)
-    strengths = []
-    for k in range(1, max_horizon + 1):
-        c = View(3, 3, newest=k).columns(sample.states, sample.actions)
-        s = sample.states[:, -1]
-        fitted = regress_out_of_fold(s, c, seed=seed, groups=sample.episode)
-        strengths.append(float(np.mean(1 - ((s - fitted) ** 2).mean(axis=0) / np.maximum(s.var(axis=0), 1e-300))))
-    if model is None:
-        c = View(3, 3, newest=max_horizon).columns(windows.states, windows.actions)
-        residual = windows.actions[:, -1] - regress_out_of_fold(
-            windows.actions[:, -1], c, seed=seed, groups=windows.episode
+    check_relative(relative, found[0].observations.shape[1])
+    length = View(3, 3, newest=max_horizon, relative=tuple(relative)).length
+    if model is not None:
+        if not isinstance(model, Imitator):
+            raise DataError(f"model must be a fitted imitator such as CausalImitation, got {type(model).__name__}.")
+        length = max(length, model.policy_view.length)
+    # Autocorrelations of an episode need more rows than lags.
+    long_enough = [t for t in found if len(t) >= length + max_horizon]
+    if len(long_enough) < 4:
+        raise DataError(
+            f"max_horizon={max_horizon} needs four episodes of at least {length + max_horizon} steps for standard "
+            f"errors, got {len(long_enough)}. Lower it, or bring more or longer episodes."
         )
-    else:
-        residual = windows.actions[:, -1] - model.predict_windows(windows)
-    correlation, error = _autocorrelation(residual, windows.episode, windows.step, max_horizon)
-    tail = correlation[-max(1, max_horizon // 4) :].mean()
-    close = np.abs(correlation - tail) <= 2 * error
-    suggested = int(np.argmax(close)) + 1 if close.any() else max_horizon
+    windows = history_windows(long_enough, length).complete
+    per_episode = _autocorrelations(_residual(windows, max_horizon, model, relative, seed), windows, max_horizon)
+    correlation, error = _mean_and_error(per_episode)
     return HorizonReport(
         tuple(range(1, max_horizon + 1)),
-        tuple(strengths),
+        tuple(_strengths(windows, max_horizon, relative, seed)),
         tuple(float(v) for v in correlation),
         tuple(float(v) for v in error),
-        suggested,
+        _first_flat(per_episode),
     )
 
 
-def _autocorrelation(
-    residual: np.ndarray, episode: np.ndarray, step: np.ndarray, max_lag: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Autocorrelation at lags 1 .. max_lag, averaged over columns, with standard errors over episodes."""
+def _strengths(windows: Windows, max_horizon: int, relative: tuple[int, ...], seed: int) -> list[float]:
+    """Share of the variance of the state that the history up to t - k explains, for every k."""
+    rows = np.sort(np.random.default_rng(seed).permutation(len(windows))[:MAX_ROWS])
+    sample = windows.take(rows)
+    s = View(1, relative=tuple(relative)).columns(sample.states, sample.actions)
+    s = s[:, np.ptp(s, axis=0) > 0]
+    shares = []
+    for k in range(1, max_horizon + 1):
+        c = View(3, 3, newest=k, relative=tuple(relative)).columns(sample.states, sample.actions)
+        fitted = regress_out_of_fold(s, c, seed=seed, groups=sample.episode)
+        shares.append(float(np.mean(1 - ((s - fitted) ** 2).mean(axis=0) / s.var(axis=0))) if s.size else 0.0)
+    return shares
+
+
+def _residual(
+    windows: Windows, max_horizon: int, model: Imitator | None, relative: tuple[int, ...], seed: int
+) -> np.ndarray:
+    """Recorded actions less what a policy, or the history at ``max_horizon``, says of them; columns that vary."""
+    actions = windows.actions[:, -1]
+    varies = np.ptp(actions, axis=0) > 0
+    if not varies.any():
+        raise DataError("actions never vary, so that there is no noise to look at. Bring recorded actions.")
+    if model is not None:
+        residual = (actions - model.predict_windows(windows))[:, varies]
+    else:
+        c = View(3, 3, newest=max_horizon, relative=tuple(relative)).columns(windows.states, windows.actions)
+        residual = actions[:, varies]
+        residual = residual - regress_out_of_fold(residual, c, seed=seed, groups=windows.episode)
+    if np.any(np.ptp(residual, axis=0) == 0):
+        raise DataError("the model explains the actions exactly, so that there is no noise. Any horizon does.")
+    return residual
+
+
+def _autocorrelations(residual: np.ndarray, windows: Windows, max_lag: int) -> np.ndarray:
+    """Autocorrelation at lags 1 .. max_lag, averaged over columns, of every episode (episodes, lags)."""
     residual = residual - residual.mean(axis=0)
     scale = residual.var(axis=0)
-    per_episode = []
-    for number in np.unique(episode):
-        e = residual[episode == number][np.argsort(step[episode == number])]
-        if len(e) > max_lag:
-            per_episode.append([np.mean(e[lag:] * e[:-lag] / scale) for lag in range(1, max_lag + 1)])
-    values = np.array(per_episode)
-    return values.mean(axis=0), values.std(axis=0, ddof=1) / len(values) ** 0.5
+    # Complete windows of an episode stand one after the other, in order.
+    episodes = np.split(residual, np.flatnonzero(np.diff(windows.episode)) + 1)
+    return np.array([[np.mean(e[lag:] * e[:-lag] / scale) for lag in range(1, max_lag + 1)] for e in episodes])
+
+
+def _mean_and_error(per_episode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return per_episode.mean(axis=0), per_episode.std(axis=0, ddof=1) / len(per_episode) ** 0.5
+
+
+def _first_flat(per_episode: np.ndarray) -> int | None:
+    """The first lag at the level that the autocorrelation has at last; None while it is still on its way there."""
+    n_tail = max(MIN_TAIL, per_episode.shape[1] // 4)
+    tail = per_episode[:, -n_tail:]
+    lags = np.arange(n_tail) - (n_tail - 1) / 2
+    slope, slope_error = _mean_and_error(tail @ lags / (lags @ lags))
+    if abs(slope) > 2 * slope_error:
+        return None
+    correlation, error = _mean_and_error(per_episode)
+    close = np.abs(correlation - tail.mean()) <= 2 * error
+    return int(np.argmax(close)) + 1 if close.any() else None

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prudent.cmr._base import check_seed
+from prudent.envs._noise import check_count
+from prudent.errors import DataError
+from prudent.imitation._evaluate import act_of
 from prudent.imitation._rollout import EVALUATION, Expert, batches, episode_seeds, find_expert, make_env
 
 if TYPE_CHECKING:
@@ -24,11 +27,18 @@ def plot_rollout(
 
     ``policies`` are named; ``column`` says which action is drawn.
     """
+    check_seed(seed)
+    check_count("steps", steps, 1)
+    check_count("column", column, 0)
+    if not isinstance(policies, dict) or not policies:
+        raise DataError(f"policies must be a dict of one or more names and policies, got {policies!r}.")
+    env = make_env(env)
+    width = int(np.prod(env.action_space.shape or ()))
+    if column >= width:
+        raise DataError(f"column must be one of the actions 0 to {width - 1}, got {column}.")
+    judge = find_expert(env, expert)
     import matplotlib.pyplot as plt
 
-    check_seed(seed)
-    env = make_env(env)
-    judge = find_expert(env, expert)
     fig, axes = plt.subplots(
         len(policies) + 1, 1, figsize=(8, 1.9 * (len(policies) + 1)), sharex=True, layout="constrained"
     )
@@ -37,7 +47,7 @@ def plot_rollout(
         obs, info = batch.reset(seed=episode_seeds(seed, EVALUATION, 1))
         if hasattr(policy, "reset"):
             policy.reset()
-        act = policy.act if hasattr(policy, "act") else policy
+        act = act_of(policy)
         taken, wanted, rewards = [], [], []
         for _ in range(steps):
             if not batch.running.any():

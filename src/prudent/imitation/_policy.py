@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from prudent.errors import DataError
 from prudent.imitation._windows import View
@@ -17,7 +18,7 @@ class HistoryPolicy:
     """Acts on one observation (d,) or on a batch (n, d) of episodes that run side by side.
 
     The history of an episode starts at its first observation, which stands for the steps before it, with zero actions;
-    ``reset`` starts new episodes. With an ``action_space`` actions are clipped to it.
+    ``reset`` starts new episodes. With an ``action_space``, that of one episode or of the batch, actions are clipped.
     """
 
     def __init__(self, model: "Imitator", view: View, action_space: Any = None):
@@ -25,17 +26,36 @@ class HistoryPolicy:
         self._predict: Callable[[np.ndarray], np.ndarray] = model.predict
         self._view = view
         self._space = action_space
+        acted = model.n_acted_
+        if action_space is not None and not (isinstance(action_space, Box) and action_space.shape[-1:] == (acted,)):
+            raise DataError(
+                f"action_space must be a Box of {acted} numbers as in the demonstrations, got {action_space}. Give "
+                "env.action_space, or leave it out."
+            )
         self.reset()
 
-    def reset(self) -> "HistoryPolicy":
-        """Forget the history: the next observation begins an episode."""
-        self._states: np.ndarray | None = None
-        self._actions: np.ndarray | None = None
+    def reset(self, mask: Any = None) -> "HistoryPolicy":
+        """Forget the history: the next observation begins an episode, in all rows or in those of ``mask`` (n,)."""
+        if mask is None:
+            self._states: np.ndarray | None = None
+            self._actions: np.ndarray | None = None
+        elif self._states is not None:
+            mask, n = np.asarray(mask), len(self._states)
+            if mask.dtype != bool or mask.shape != (n,):
+                raise DataError(
+                    f"mask must have one truth value for each of the {n} episodes, got {mask.dtype} of shape "
+                    f"{mask.shape}. Give terminated | truncated."
+                )
+            self._is_new |= mask
         return self
 
     def act(self, observation: Any) -> np.ndarray:
         """The action for the observation that follows the last action, (a,) or (n, a)."""
         seen = np.asarray(observation, dtype=float)
+        if seen.ndim > 2:
+            raise DataError(
+                f"an observation must have shape (d,), a batch (n, d), got {seen.shape}. Give one step at a time."
+            )
         is_single = seen.ndim < 2
         batch = seen.reshape(1, -1) if is_single else seen
         self._remember(batch)
@@ -66,8 +86,12 @@ class HistoryPolicy:
         if self._states is None or self._actions is None:
             self._states = np.repeat(batch[:, None], self._view.length, axis=1)
             self._actions = np.zeros((n, self._view.length, self.model.n_acted_))
+            self._is_new = np.zeros(n, bool)
             return
         if len(self._states) != n:
             raise DataError(f"the policy runs {len(self._states)} episodes, got {n} observations. Call reset() first.")
         self._states = np.concatenate([self._states[:, 1:], batch[:, None]], axis=1)
         self._actions = np.concatenate([self._actions[:, 1:], np.zeros_like(self._actions[:, :1])], axis=1)
+        self._states[self._is_new] = batch[self._is_new, None]
+        self._actions[self._is_new] = 0.0
+        self._is_new[:] = False

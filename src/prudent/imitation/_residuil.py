@@ -19,9 +19,10 @@ import numpy as np
 from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler
 from prudent.cmr._second_stage import SecondStage
+from prudent.envs._noise import check_count
 from prudent.errors import DataError
-from prudent.imitation._base import NetworkImitator, check_count
-from prudent.imitation._windows import View, Windows
+from prudent.imitation._base import NetworkImitator
+from prudent.imitation._windows import View, Windows, instrument_columns
 from prudent.nn import MLPSpec, Network, NetworkSpec, TrainConfig, fit_stack, stack_networks
 
 # Weights of the authors: regulariser of the policy, size of the critic.
@@ -84,7 +85,7 @@ class ResiduIL(NetworkImitator):
     ):
         self.noise_horizon = noise_horizon
         self.towards = towards
-        self.relative = tuple(relative)
+        self.relative = relative
         self.network = network
         self.n_networks = n_networks
         self.train = train
@@ -98,21 +99,17 @@ class ResiduIL(NetworkImitator):
             raise DataError(f"towards must be 'mean' or 'cloning', got {self.towards!r}.")
 
     def _policy_view(self) -> View:
-        return View(1, 0, relative=self.relative)
+        return View(1, 0, relative=tuple(self.relative))
 
     def _instrument_view(self) -> View:
-        return View(1, 0, newest=self.noise_horizon, relative=self.relative)
+        return View(1, 0, newest=self.noise_horizon, relative=tuple(self.relative))
 
     def _window_length(self) -> int:
         return self._instrument_view().length
 
-    def _first_step(self) -> int:
-        # What precedes it carries its noise; a padded window up to t - k does not.
-        return self.noise_horizon
-
     def _learn(self, windows: Windows, x: np.ndarray) -> None:
         y = windows.actions[:, -1]
-        z = self._instrument_view().columns(windows.states, windows.actions)
+        z = instrument_columns(windows, self._instrument_view())
         x_scaler, y_scaler, z_scaler = Scaler.of(x), Scaler.of(y), Scaler.of(z)
         self.network_ = self.network or MLPSpec((128, 128), "relu")
         rng = np.random.default_rng(self.seed)
@@ -139,5 +136,4 @@ class ResiduIL(NetworkImitator):
         self.function_ = SecondStage(games.policy, x_scaler, y_scaler)
 
     def _settings(self) -> dict[str, Any]:
-        names = ("noise_horizon", "towards", "relative", "n_networks", "seed")
-        return {name: getattr(self, name) for name in names}
+        return {**super()._settings(), "noise_horizon": self.noise_horizon, "towards": self.towards}

@@ -6,49 +6,65 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from prudent.cmr._base import check_seed
 from prudent.envs import (
     ConfoundedLocomotion,
+    ConfoundedWrapper,
     EpisodeBatch,
     TicketPricing,
     TicketPricingBatch,
     load_expert,
-    ticket_expert,
 )
+from prudent.envs._noise import check_count
 from prudent.errors import DataError
-from prudent.imitation._base import check_count
 from prudent.imitation._trajectory import Trajectory
 
 Expert = Callable[[np.ndarray], np.ndarray]
 # Which stream of seeds is meant: demonstrations, evaluation, or the fit of reference policies.
 DEMONSTRATION, EVALUATION, REFERENCE = 0, 1, 2
+# What gymnasium.make puts around every environment.
+STANDARD_WRAPPERS = (TimeLimit, OrderEnforcing, PassiveEnvChecker)
 
 
 def make_env(env: Any, **settings: Any) -> gymnasium.Env:
-    """The environment of an id such as ``"TicketPricing-v0"``; an environment is returned as it is."""
-    if not isinstance(env, str):
-        return env
+    """The environment of an id such as ``"TicketPricing-v0"``; an environment is returned as it is.
+
+    Its action space must be a ``Box``.
+    """
+    made = _make(env, settings) if isinstance(env, str) else env
+    if not isinstance(made, gymnasium.Env):
+        raise DataError(f"env must be an environment of Gymnasium or the id of one, got {type(env).__name__}.")
+    if settings and made is env:
+        raise DataError(f"settings ({', '.join(settings)}) are for ids; {env} is made already. Make it with them.")
+    if not isinstance(made.action_space, gymnasium.spaces.Box):
+        raise DataError(f"the action space must be a Box, got {made.action_space}.")
+    return made
+
+
+def _make(env: str, settings: dict[str, Any]) -> gymnasium.Env:
     with warnings.catch_warnings():
         # Versions of a confounded environment differ in their equations: v0 is not out of date.
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         try:
             return gymnasium.make(env, **settings)
-        except gymnasium.error.Error as cause:
+        except DataError:
+            raise
+        except (gymnasium.error.Error, ValueError, ImportError) as cause:
             raise DataError(f"no environment {env!r} ({cause}). Give the id of a confounded environment.") from None
 
 
 def batches(env: gymnasium.Env, episodes: int) -> Iterator[Any]:
     """Batches that together run ``episodes`` episodes: one, where copies can be made, else one episode each."""
-    plain = env.unwrapped
-    limit = None if env.spec is None else env.spec.max_episode_steps
-    if isinstance(plain, TicketPricing):
+    tickets = plain_tickets(env)
+    if tickets is not None:
         yield TicketPricingBatch(
             episodes,
-            closed_loop=plain.closed_loop,
-            noise_horizon=plain.noise_horizon,
-            noise=plain.noise,
-            max_episode_steps=limit,
+            closed_loop=tickets.closed_loop,
+            noise_horizon=tickets.noise_horizon,
+            noise=tickets.noise,
+            max_episode_steps=time_limit(env),
         )
         return
     if env.spec is not None:
@@ -66,6 +82,26 @@ def batches(env: gymnasium.Env, episodes: int) -> Iterator[Any]:
         yield EpisodeBatch([env])
 
 
+def _wrappers(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+
+
+def plain_tickets(env: gymnasium.Env) -> TicketPricing | None:
+    """The ticket pricing inside, if nothing around it changes what it does."""
+    plain = env.unwrapped
+    if type(plain) is TicketPricing and all(type(w) in STANDARD_WRAPPERS for w in _wrappers(env)):
+        return plain
+    return None
+
+
+def time_limit(env: gymnasium.Env) -> int | None:
+    """Steps after which an episode is cut, if it is."""
+    limits = [w._max_episode_steps for w in _wrappers(env) if isinstance(w, TimeLimit)]
+    return min(limits, default=None)
+
+
 def episode_seeds(seed: int, stream: int, episodes: int) -> list[int]:
     """One seed per episode. Runs with neighbouring seeds share none, as they would with seed + i."""
     return [int(s) for s in np.random.SeedSequence([seed, stream]).generate_state(episodes)]
@@ -76,9 +112,11 @@ def find_expert(env: gymnasium.Env, expert: Expert | None) -> Expert:
     if expert is not None:
         return expert
     plain = env.unwrapped
-    if isinstance(plain, TicketPricing):
-        return ticket_expert
-    if isinstance(plain, ConfoundedLocomotion):
+    # A wrapper that confounds changes what is right to do, and what the expert is told.
+    is_confounded_again = any(isinstance(w, ConfoundedWrapper) for w in _wrappers(env))
+    if isinstance(plain, TicketPricing) and not is_confounded_again:
+        return plain.expert
+    if isinstance(plain, ConfoundedLocomotion) and not is_confounded_again:
         return load_expert(plain.robot.name)
     raise DataError("this environment brings no expert. Give expert=, a function of info['expert_obs'].")
 
@@ -109,12 +147,13 @@ def demonstrate(
     for batch in batches(env, episodes):
         n = batch.num_envs
         obs, info = batch.reset(seed=seeds[len(trajectories) : len(trajectories) + n])
-        seen, acted, lengths = [obs], [], np.zeros(n, int)
+        seen, acted, lengths, fell = [obs], [], np.zeros(n, int), np.zeros(n, bool)
         hidden = {name: [values] for name, values in info["hidden"].items()}
         for _ in range(steps):
             lengths += batch.running
             recorded, executed = batch.demonstrate(expert(info["expert_obs"]))
-            obs, _, _, _, info = batch.step(executed)
+            obs, _, terminated, _, info = batch.step(executed)
+            fell |= terminated
             seen.append(obs)
             acted.append(recorded)
             for name, values in info["hidden"].items():
@@ -127,6 +166,7 @@ def demonstrate(
                     np.stack([o[i] for o in seen[: length + 1]]),
                     np.stack([a[i] for a in acted[:length]]),
                     {name: np.array([v[i] for v in values[: length + 1]]) for name, values in hidden.items()},
+                    terminated=bool(fell[i]),
                 )
             )
     return trajectories

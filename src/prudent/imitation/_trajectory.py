@@ -1,6 +1,8 @@
 """Demonstrations: one record per episode, checked once, and the formats in which they come and go."""
 
 import dataclasses
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -21,12 +23,14 @@ class Trajectory:
 
     ``observations[t]`` is what was seen when ``actions[t]`` was chosen; the last observation follows the last action.
     ``hidden`` holds what no learner may see (u_o, u_e), one row per observation or per action; learners ignore it.
-    ``actions`` are those recorded, noise included.
+    ``actions`` are those recorded, noise included. ``terminated`` says that the episode ended by itself (a fall, a
+    goal); else it was cut, or nothing is known.
     """
 
     observations: np.ndarray
     actions: np.ndarray
     hidden: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    terminated: bool = False
 
     def __post_init__(self) -> None:
         observations, actions = as_matrix("observations", self.observations), as_matrix("actions", self.actions)
@@ -35,15 +39,21 @@ class Trajectory:
                 f"an episode of {len(actions)} actions needs {len(actions) + 1} observations, one more than actions, "
                 f"got {len(observations)}. Add the observation after the last action, or drop the last action."
             )
-        hidden = {name: np.asarray(values, dtype=float) for name, values in self.hidden.items()}
+        hidden = {name: np.array(values, dtype=float) for name, values in self.hidden.items()}
         for name, values in hidden.items():
             if values.ndim == 0 or len(values) not in (len(actions), len(observations)):
                 raise DataError(f"hidden variable {name!r} must have a row per step, got shape {values.shape}.")
         # Copies that cannot be written to: windows are views of them.
-        for name, array in (("observations", observations.copy()), ("actions", actions.copy())):
+        observations, actions = observations.copy(), actions.copy()
+        for array in (observations, actions, *hidden.values()):
             array.setflags(write=False)
-            object.__setattr__(self, name, array)
-        object.__setattr__(self, "hidden", MappingProxyType(hidden))
+        fields = {"observations": observations, "actions": actions, "hidden": MappingProxyType(hidden)}
+        for name, value in {**fields, "terminated": bool(self.terminated)}.items():
+            object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A read-only mapping can neither be pickled nor copied.
+        return Trajectory, (self.observations, self.actions, dict(self.hidden), self.terminated)
 
     def __len__(self) -> int:
         """Number of actions."""
@@ -78,10 +88,12 @@ def from_arrays(
     actions: Sequence[Any],
     *,
     hidden: Mapping[str, Sequence[Any]] | None = None,
+    terminated: Sequence[Any] | None = None,
 ) -> list[Trajectory]:
     """Trajectories from one array per episode: observations (T + 1, d) or (T + 1,), actions (T, a) or (T,).
 
-    An array of shape (episodes, T + 1, d) does, too. ``hidden`` has one such sequence per variable.
+    An array of shape (episodes, T + 1, d) does, too. ``hidden`` has one such sequence per variable; ``terminated`` says
+    which episodes ended by themselves.
     """
     if len(observations) != len(actions):
         raise DataError(
@@ -91,8 +103,11 @@ def from_arrays(
     for name, values in names.items():
         if len(values) != len(actions):
             raise DataError(f"hidden variable {name!r} must have {len(actions)} episodes, got {len(values)}.")
+    ended = [False] * len(actions) if terminated is None else terminated
+    if len(ended) != len(actions):
+        raise DataError(f"terminated must have one value for each of {len(actions)} episodes, got {len(ended)}.")
     return check_trajectories(
-        Trajectory(o, a, {name: values[i] for name, values in names.items()})
+        Trajectory(o, a, {name: values[i] for name, values in names.items()}, terminated=bool(ended[i]))
         for i, (o, a) in enumerate(zip(observations, actions, strict=True))
     )
 
@@ -102,8 +117,7 @@ def from_minari(dataset: "minari.MinariDataset | str") -> list[Trajectory]:
 
     Per-step numbers under ``infos["hidden"]`` become hidden variables.
     """
-    minari = _import_minari()
-    found = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
+    found = _load_minari(dataset) if isinstance(dataset, str) else dataset
     trajectories = []
     for episode in found.iterate_episodes():
         if isinstance(episode.observations, dict | tuple) or isinstance(episode.actions, dict | tuple):
@@ -113,11 +127,28 @@ def from_minari(dataset: "minari.MinariDataset | str") -> list[Trajectory]:
             )
         steps = len(episode.actions)
         observations = np.asarray(episode.observations, dtype=float).reshape(len(episode.observations), -1)
+        actions = np.asarray(episode.actions, dtype=float).reshape(steps, -1)
         hidden = episode.infos.get("hidden", {}) if isinstance(episode.infos, dict) else {}
-        trajectories.append(
-            Trajectory(observations, np.asarray(episode.actions, dtype=float).reshape(steps, -1), hidden)
-        )
+        hidden = {name: _without_filling(values, steps) for name, values in hidden.items()}
+        terminated = bool(steps and np.asarray(episode.terminations)[-1])
+        trajectories.append(Trajectory(observations, actions, hidden, terminated=terminated))
     return check_trajectories(trajectories)
+
+
+def _load_minari(name: str) -> Any:
+    minari = _import_minari()
+    try:
+        return minari.load_dataset(name)
+    except (OSError, ValueError) as cause:
+        raise DataError(
+            f"no Minari dataset {name!r} on this machine ({cause}). Fetch it with: minari download {name}"
+        ) from None
+
+
+def _without_filling(values: Any, steps: int) -> np.ndarray:
+    """A hidden variable without the last value that :func:`to_minari` adds to one that was recorded per action."""
+    values = np.asarray(values, dtype=float)
+    return values[:steps] if len(values) == steps + 1 and np.isnan(values[steps]).all() else values
 
 
 def to_minari(
@@ -143,8 +174,8 @@ def to_minari(
                 observations=list(t.observations),
                 actions=list(t.actions),
                 rewards=[float("nan")] * n,
-                terminations=[False] * n,
-                truncations=[False] * (n - 1) + [True],
+                terminations=[False] * (n - 1) + [t.terminated],
+                truncations=[False] * (n - 1) + [not t.terminated],
                 infos={"hidden": hidden} if hidden else None,
             )
         )
@@ -166,9 +197,10 @@ def save_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> P
     if path.suffix != ".npz":
         raise DataError(f"trajectories are saved as .npz, got {path.name!r}.")
     arrays: dict[str, Any] = {"lengths": np.array([len(t) for t in found])}
+    arrays["terminated"] = np.array([t.terminated for t in found])
     arrays["observations"] = np.concatenate([t.observations for t in found])
     arrays["actions"] = np.concatenate([t.actions for t in found])
-    for name in found[0].hidden:
+    for name in sorted({name for t in found for name in t.hidden}):
         extra = {len(t.hidden[name]) - len(t) if name in t.hidden else None for t in found}
         if extra not in ({0}, {1}):
             raise DataError(f"hidden variable {name!r} must be recorded alike in all episodes to be saved.")
@@ -183,11 +215,12 @@ def load_trajectories(path: str | Path) -> list[Trajectory]:
     if not path.is_file():
         raise DataError(f"{path} is not a file. Give an .npz of demonstrations, written by save_trajectories.")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        # Opened here, because NumPy leaves a damaged file open.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {name: np.atleast_1d(file[name]) for name in file.files}
         lengths = arrays.pop("lengths").astype(int)
         observations, actions = arrays.pop("observations"), arrays.pop("actions")
-    except (ValueError, KeyError, OSError, EOFError) as cause:
+    except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
         raise DataError(
             f"{path} does not hold demonstrations ({type(cause).__name__}: {cause}). It needs the arrays lengths, "
             "observations and actions; write it with save_trajectories."
@@ -195,14 +228,20 @@ def load_trajectories(path: str | Path) -> list[Trajectory]:
     hidden = {name.removeprefix("hidden."): values for name, values in arrays.items() if name.startswith("hidden.")}
     if len(actions) != lengths.sum() or len(observations) != (lengths + 1).sum():
         raise DataError(
-            f"{path} is inconsistent: lengths add up to {lengths.sum()}, but there are {len(actions)} actions."
+            f"{path} is inconsistent: lengths add up to {lengths.sum()}, but there are {len(actions)} actions and "
+            f"{len(observations)} observations of {len(lengths)} episodes. Write it with save_trajectories."
         )
     by_action, by_observation = np.cumsum(lengths)[:-1], np.cumsum(lengths + 1)[:-1]
     parts = {
         name: np.split(values, by_action if len(values) == lengths.sum() else by_observation)
         for name, values in hidden.items()
     }
-    return from_arrays(np.split(observations, by_observation), np.split(actions, by_action), hidden=parts)
+    return from_arrays(
+        np.split(observations, by_observation),
+        np.split(actions, by_action),
+        hidden=parts,
+        terminated=list(arrays["terminated"]) if "terminated" in arrays else None,
+    )
 
 
 def _import_minari() -> Any:

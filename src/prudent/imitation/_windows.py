@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.lib.stride_tricks import sliding_window_view
 
-from prudent.errors import DataError
+from prudent.envs._noise import check_count
 from prudent.imitation._trajectory import Trajectory, check_trajectories
 
 
@@ -41,8 +41,7 @@ class Windows:
 def history_windows(trajectories: Iterable[Trajectory], length: int) -> Windows:
     """Windows of ``length`` steps that end at every action; none crosses an episode."""
     found = check_trajectories(trajectories)
-    if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 1:
-        raise DataError(f"length of a window must be a whole number of at least 1, got {length!r}.")
+    check_count("length of a window", length, 1)
     states, actions, real = [], [], []
     for t in found:
         before = length - 1
@@ -82,6 +81,10 @@ class View:
         first_action = max(self.newest, 1)
         return max(back, first_action + self.n_actions, 1)
 
+    def width(self, n_observed: int, n_acted: int) -> int:
+        """Number of columns."""
+        return self.n_states * n_observed + self.n_actions * n_acted
+
     def columns(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """(n, columns) from states (n, length, d) and actions (n, length, a), both ending at t; newest first."""
         n, length, _ = states.shape
@@ -96,3 +99,17 @@ class View:
         first = max(self.newest, 1)
         parts.extend(actions[:, length - 1 - lag] for lag in range(first, first + self.n_actions))
         return np.concatenate(parts, axis=1) if parts else np.zeros((n, 0))
+
+
+def instrument_columns(windows: Windows, view: View) -> np.ndarray:
+    """The history up to t - k, where k is ``view.newest``, in all rows; the first k of an episode have none.
+
+    There a padded window would end with s_0, which carries their noise. Instead every column has its mean, and one more
+    column, min(t, k), which no noise enters, tells these rows apart.
+    """
+    c = view.columns(windows.states, windows.actions)
+    is_early = windows.step < view.newest
+    if not is_early.any():
+        return c
+    c[is_early] = c[~is_early].mean(axis=0)
+    return np.column_stack([c, np.minimum(windows.step, view.newest)])

@@ -1,0 +1,125 @@
+"""Demonstrations and evaluation: which environment runs, episodes that end early, reference lines, bad input."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from gymnasium.wrappers import TimeLimit, TransformObservation
+
+from prudent import DataError
+from prudent.envs import ConfoundedWrapper, TicketPricing
+from prudent.imitation import demonstrate, evaluate, make_env, plot_rollout
+
+
+class Ledge(gymnasium.Env):
+    """Reward 1 per step; actions add up, and a sum above 3 is a fall."""
+
+    observation_space = Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = 0.0
+        return np.array([self.x]), {}
+
+    def step(self, action):
+        self.x += float(action[0])
+        return np.array([self.x]), 1.0, self.x > 3, False, {}
+
+
+def ledge(**settings):
+    return ConfoundedWrapper(Ledge(), u_o=lambda rng, n: np.zeros(n), state_noise=1e-3, **settings)
+
+
+def stay(obs):
+    return np.zeros((len(obs), 1))
+
+
+def go(obs):
+    return np.ones((len(obs), 1))
+
+
+def test_an_episode_that_ends_is_shorter_and_says_so():
+    fallen = demonstrate(ledge(), go, episodes=3, steps=10, seed=1000)
+    assert [len(t) for t in fallen] == [4, 4, 4]
+    assert all(t.terminated and len(t.hidden["u_e"]) == 5 for t in fallen)
+    standing = demonstrate(ledge(), stay, episodes=2, steps=10, seed=1000)
+    assert [(len(t), t.terminated) for t in standing] == [(10, False)] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+def test_missing_steps_count_as_no_reward():
+    result = evaluate(go, ledge(), episodes=3, steps=10, seed=1000, expert=stay)
+    assert result.reward == pytest.approx(0.4)
+    assert result.references["expert"].reward == 1.0
+    # The distance to the expert is a mean over the steps that were taken.
+    assert result.mse == pytest.approx(1.0)
+
+
+def test_what_stands_around_ticket_pricing_is_not_ignored():
+    plain = make_env("TicketPricing-v0", noise_horizon=2)
+    seen = TransformObservation(plain, lambda obs: 2 * obs + 10, Box(-np.inf, np.inf, (1,), np.float64))
+    one, two = (demonstrate(env, episodes=2, steps=15, seed=1000) for env in (plain, seen))
+    for a, b in zip(one, two, strict=True):
+        assert np.allclose(b.observations, 2 * a.observations + 10)
+        assert np.allclose(b.actions, a.actions)
+
+    class Generous(TicketPricing):
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            return obs, reward + 5, *rest
+
+    poor, rich = (
+        evaluate(stay, env, episodes=2, steps=15, seed=1000)
+        for env in (TicketPricing(noise_horizon=2), Generous(noise_horizon=2))
+    )
+    assert rich.reward == pytest.approx(poor.reward + 5)
+    # One of them runs in a batch, the other one episode after the other: random actions are the same.
+    assert rich.references["random"].reward == pytest.approx(poor.references["random"].reward + 5)
+    with pytest.raises(DataError, match="brings no expert"):
+        demonstrate(ConfoundedWrapper(TicketPricing()), episodes=2, steps=5)
+
+
+def test_a_time_limit_without_an_id_is_kept():
+    limited = TimeLimit(TicketPricing(), 7)
+    assert [len(t) for t in demonstrate(limited, episodes=2, steps=20)] == [7, 7]
+    with pytest.raises(DataError, match="steps=20 is beyond the time limit of 7"):
+        evaluate(stay, limited, episodes=2, steps=20)
+
+
+def test_the_best_policy_without_history_is_that_of_the_open_loop():
+    result = evaluate(stay, "TicketPricing-v0", episodes=20, steps=300, seed=1000)
+    lines = result.references
+    # By symmetry it is zero for k = 1, and has its error.
+    assert lines["best history-free"].mse == pytest.approx(lines["zero"].mse, abs=0.003)
+    assert lines["zero"].score == result.score
+    closed = evaluate(stay, "TicketPricing-v1", episodes=2, steps=10, seed=1000)
+    assert "best history-free" not in closed.references
+
+
+class Unbounded(Ledge):
+    action_space = Box(-np.inf, np.inf, (1,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: evaluate(stay, 5), "env must be an environment of Gymnasium or the id of one, got int"),
+        (lambda: evaluate(stay, "Pendulum-v1", steps=5, expert=stay), "must be confounded"),
+        (lambda: demonstrate("Pendulum-v1", stay, steps=5), "must be confounded"),
+        (lambda: evaluate(stay, "CartPole-v1", steps=5, expert=stay), "must be a Box, got Discrete"),
+        (lambda: evaluate(stay, ConfoundedWrapper(Unbounded()), steps=5, expert=stay), "must be bounded"),
+        (lambda: evaluate(stay, "TicketPricing-v0", steps=501), "beyond the time limit of 500"),
+        (lambda: make_env(ledge(), noise_horizon=5), r"settings \(noise_horizon\) are for ids"),
+        (lambda: make_env("bad:id:x"), "no environment 'bad:id:x'"),
+        (lambda: make_env("no_such_module:Env-v0"), "no environment 'no_such_module:Env-v0'"),
+        (lambda: make_env("TicketPricing-v0", noise_horizon=2.5), "noise_horizon must be a whole number"),
+        (lambda: plot_rollout({}, "TicketPricing-v0"), "one or more names and policies"),
+        (lambda: plot_rollout({"a": stay}, "TicketPricing-v0", column=4), "one of the actions 0 to 0, got 4"),
+        (lambda: plot_rollout({"a": stay}, "TicketPricing-v0", steps=-1), "steps must be a whole number"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+def test_bad_input_is_one_clear_line(call, message):
+    with pytest.raises(DataError, match=message):
+        call()
