@@ -113,7 +113,7 @@ def fit(
     if method == "dml-il":
         report = model.estimator_.report_
         forces = [strength.effective_f for strength in report.strength]
-        rows.append(["weakest instrument, effective F", min(forces) if forces else "not needed: cloning is kept"])
+        rows.append(["weakest instrument, effective F", min(forces) if forces else float("nan")])
         rows.append(["squared moment, out of fold", "-" if report.moment is None else str(report.moment)])
         rows.append(["the same of a constant action", str(report.moment_of_mean)])
     show(f"{method}, k = {noise_horizon}", ["what", "value"], rows, as_json=as_json)

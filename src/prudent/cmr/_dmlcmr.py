@@ -70,13 +70,11 @@ class NeuralReport(FitReport):
     nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold, or
     with fewer than four units a fold. It speaks of that fit, which is a little worse than the one that is returned.
     With ``start="regression"`` the outcome of which ``outcome_r2`` speaks is what the regression leaves, and the moment
-    leaks a little: the regressions of other folds have seen the audited rows. Where the regression was accepted as it
-    is (``accepted_start``), there is no law, hence no strength, and ``moment`` is what the regression leaves.
+    leaks a little: the regressions of other folds have seen the audited rows.
     """
 
     weight_decay: dict[str, tuple[float, ...]]
     settings: Defaults
-    accepted_start: bool = False
 
 
 class DMLCMR(NeuralEstimator):
@@ -104,9 +102,6 @@ class DMLCMR(NeuralEstimator):
     start : {"zero", "regression"}, optional
         "regression" solves for the correction of a plain regression of y on x. It pays where x says more about y than
         c does, as in proximal and imitation learning, which have it by default; otherwise the default is "zero".
-    accept_start : float, optional
-        With "regression": share of the squared moment of a constant that the regression may leave and still be the
-        answer, without a correction. Default 0 (there is always a correction), in imitation 0.01.
     outcome : {"fitted", "observed"}, optional
         Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
         noise, but no error of a fit. With "observed" s is not fitted. Imitation chooses; otherwise the default is
@@ -139,7 +134,6 @@ class DMLCMR(NeuralEstimator):
         train: "TrainConfig | None" = None,
         function_train: "TrainConfig | None" = None,
         start: str | None = None,
-        accept_start: float | None = None,
         outcome: str | None = None,
         draws: int = 2,
         show_progress: bool | None = None,
@@ -155,7 +149,6 @@ class DMLCMR(NeuralEstimator):
         self.train = train
         self.function_train = function_train
         self.start = start
-        self.accept_start = accept_start
         self.outcome = outcome
         self.draws = draws
         self.show_progress = show_progress
@@ -205,8 +198,6 @@ class DMLCMR(NeuralEstimator):
                     y, x, plan, network=network, config=train, seed=first, progress=progress
                 )
                 y = y - fitted
-                if self._accept(baseline, network, y, observed, problem, defaults, seed):
-                    return []
             # The two nuisances are independent, and one compiled program keeps about one core busy.
             outcome_job = threads.submit(
                 observed_outcome if self.outcome == "observed" else fit_outcome,
@@ -273,44 +264,6 @@ class DMLCMR(NeuralEstimator):
             settings=defaults,
         )
         return []
-
-    def _accept(
-        self,
-        baseline: "SecondStage",
-        network: Any,
-        residual: Matrix,
-        y: Matrix,
-        problem: Problem,
-        defaults: Defaults,
-        seed: int,
-    ) -> bool:
-        """Make the regression the answer where it leaves next to nothing of the moment."""
-        if not self.accept_start:
-            return False
-        c, groups = problem.c, problem.groups
-        of_mean = moment_of_mean(y, c, groups, seed)
-        if of_mean is None or of_mean.value < 2 * of_mean.standard_error:
-            return False
-        left = residual_moment(residual, c, seed=seed, groups=groups)
-        if left.value > self.accept_start * of_mean.value:
-            return False
-        self.function_, self.baseline_, self.network_ = baseline, None, network
-        self.n_columns_ = problem.x.shape[1]
-        self.report_ = NeuralReport(
-            n_rows=len(y),
-            n_folds=self.n_folds,
-            outcome_r2=(),
-            modelled_r2=(),
-            modelled=tuple(problem.modelled),
-            strength=(),
-            moment=left,
-            moment_of_mean=of_mean,
-            weight_decay={},
-            discrete=(),
-            settings=defaults,
-            accepted_start=True,
-        )
-        return True
 
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""

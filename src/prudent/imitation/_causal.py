@@ -36,8 +36,6 @@ INSTRUMENT_STEPS = 3
 MAX_STEPS, MAX_FUNCTION_STEPS = 2000, 3000
 # Share of the action that the older history must explain for the action itself to be matched, measured on so many rows.
 OBSERVED_R2, EXPLAINED_ROWS = 0.25, 5000
-# Share of the moment of a constant action that cloning may leave and still be kept.
-ACCEPTED_MOMENT = 0.01
 # Stock and Yogo's rule of thumb.
 WEAK_F = 10.0
 
@@ -49,9 +47,9 @@ class CausalImitation(Imitator):
     ----------
     estimator : MomentEstimator, default=DMLCMR(n_folds=10)
         How the moment restriction is solved; with DMLCMR this is DML-IL. Whole episodes go to one fold. What a DMLCMR
-        leaves open is filled in for demonstrations: it corrects cloning (``start="regression"``), and keeps it where it
-        satisfies the moment (``accept_start=0.01``); the recorded action itself is matched (``outcome="observed"``)
-        where the older history explains a quarter of it, ten networks in all model the roll-outs, training is brief.
+        leaves open is filled in for demonstrations: it corrects cloning (``start="regression"``), the recorded action
+        itself is matched (``outcome="observed"``) where the older history explains a quarter of it, ten networks in all
+        model the roll-outs, training is brief.
     noise_horizon : int
         Number of steps k over which the hidden noise is correlated; an upper bound does, at a cost in strength.
     policy_states : int, optional
@@ -178,9 +176,7 @@ def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable
     """What imitation prefers where the user leaves it open.
 
     The moment ties the policy down only where the older history moves the state. Elsewhere something has to be
-    preferred, and cloning is a better guess than nothing: it is corrected as far as the moment asks for it, and not at
-    all if it leaves less than a hundredth of the moment. (Errors of the roll-out model are larger than that, and a
-    correction that answers to them is harmful in a closed loop.)
+    preferred, and cloning, corrected as far as the moment asks for it, is a better guess than nothing.
 
     Where the older history explains much of the action, the action itself is matched: its mean given c, the policy
     after some steps of the dynamics, is harder to learn than the policy. Where it explains little, the noise would
@@ -192,7 +188,6 @@ def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable
     steps = min(nuisance.max_steps, MAX_STEPS)
     defaults = {
         "start": lambda: "regression",
-        "accept_start": lambda: ACCEPTED_MOMENT,
         "network": lambda: default_network(n_columns),
         "outcome": lambda: "observed" if explained() > OBSERVED_R2 else "fitted",
         "n_repeats": lambda: -(-10 // estimator.n_folds),
