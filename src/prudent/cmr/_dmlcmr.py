@@ -188,20 +188,20 @@ class DMLCMR(NeuralEstimator):
         c_standard = Scaler.for_network(c, nuisance_network).forward(c)
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
         discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
-        network, baseline, observed = choose_network(self.network, problem.embedded_in_x), None, y
-        is_linear = False
-        with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
-            # Candidates are compared without it: they differ in what they learn, not in where they start.
-            if self.start == "regression" and candidates is None:
-                first = int(rng.integers(2**31 - 2))
+        network, observed = choose_network(self.network, problem.embedded_in_x), y
+        # Candidates are compared without it: they differ in what they learn, not in where they start.
+        first = int(rng.integers(2**31 - 2)) if self.start == "regression" and candidates is None else None
+
+        def fit_target() -> "tuple[SecondStage | None, bool, Matrix, Any]":
+            """The regression to start from (and whether it is linear), what it leaves of y, and the fit of that."""
+            baseline, is_linear, left = None, False, y
+            if first is not None:
                 baseline, fitted, is_linear = fit_baseline(
                     y, x, plan, network=network, config=train, seed=first, progress=progress
                 )
-                y = y - fitted
-            # The two nuisances are independent, and one compiled program keeps about one core busy.
-            outcome_job = threads.submit(
-                observed_outcome if self.outcome == "observed" else fit_outcome,
-                y,
+                left = y - fitted
+            outcome = (observed_outcome if self.outcome == "observed" else fit_outcome)(
+                left,
                 c,
                 c_standard,
                 plan,
@@ -212,6 +212,11 @@ class DMLCMR(NeuralEstimator):
                 seed=seeds[0],
                 progress=progress,
             )
+            return baseline, is_linear, left, outcome
+
+        with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
+            # The law has nothing to do with the outcome, and one compiled program keeps about one core busy.
+            target_job = threads.submit(fit_target)
             law = fit_law(
                 x[:, modelled],
                 c_standard,
@@ -222,7 +227,7 @@ class DMLCMR(NeuralEstimator):
                 seed=seeds[1],
                 progress=progress,
             )
-            outcome = outcome_job.result()
+            baseline, is_linear, y, outcome = target_job.result()
             parts = [
                 ScoreData(s, nodes, x[part.rows][:, problem.known])
                 for s, nodes, part in zip(
