@@ -99,7 +99,7 @@ class NMMR(MomentEstimator):
         rows = [np.arange(n_rows)] * n_networks
 
         def minimise(statistic: str, progress: Progress) -> SecondStage:
-            own = {"own": np.full(n_rows, 0.0 if statistic == "u" else 1.0 / n_rows, np.float32)}
+            own: dict[str, np.ndarray] = {"own": np.full(n_rows, 0.0 if statistic == "u" else 1.0 / n_rows, np.float32)}
             if unit is not None and statistic == "u":
                 # Two rows of one unit share noise: their product has not the moment as its mean.
                 own["unit"] = unit.astype(np.int32)

@@ -79,7 +79,7 @@ def _learner(settings: dict[str, Any], k: int, budget: dict[str, Any], seed: int
     if learner == "ResiduIL":
         return imitation.ResiduIL(noise_horizon=k, **shared, **settings)
     if learner == "SequenceCloning":
-        return imitation.SequenceCloning(**{"window": k + 3} | shared | settings)
+        return imitation.SequenceCloning(window=settings.pop("window", k + 3), **shared, **settings)
     return imitation.BehaviourCloning(**shared, **settings)
 
 
