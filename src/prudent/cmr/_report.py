@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from prudent.cmr._atoms import Atoms
     from prudent.cmr._problem import Problem
 
+# Stock and Yogo's rule of thumb: instruments with a smaller effective F are weak.
+WEAK_F = 10.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Strength:

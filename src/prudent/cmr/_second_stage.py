@@ -17,6 +17,7 @@ import numpy as np
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._law import Nodes
+from prudent.cmr._report import WEAK_F
 from prudent.nn import (
     NetworkSpec,
     StackGroup,
@@ -32,8 +33,6 @@ from prudent.nn._networks import start_at_linear
 
 # Nodes per residual in one step. Quantile nodes come as antithetic pairs, so two are worth many more draws.
 NODES_PER_SET = 2
-# Stock and Yogo's rule of thumb.
-WEAK_F = 10.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@ from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import shared_columns
 from prudent.cmr._base import MIN_UNITS, regress_out_of_fold
 from prudent.cmr._neural import check_counts
+from prudent.cmr._report import WEAK_F
 from prudent.envs._noise import check_count
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, default_network
@@ -36,8 +37,6 @@ INSTRUMENT_STEPS = 3
 MAX_STEPS, MAX_FUNCTION_STEPS = 2000, 3000
 # Share of the action that the older history must explain for the action itself to be matched, measured on so many rows.
 OBSERVED_R2, EXPLAINED_ROWS = 0.25, 5000
-# Stock and Yogo's rule of thumb.
-WEAK_F = 10.0
 
 
 class CausalImitation(Imitator):

@@ -17,6 +17,7 @@ from prudent.cmr._arrays import as_matrix, is_discrete
 from prudent.cmr._base import check_seed
 from prudent.cmr._names import check_estimator
 from prudent.cmr._neural import embed_beside_image
+from prudent.cmr._report import WEAK_F
 from prudent.cmr._twostage import TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 TITLES = {"outcome": "Outcome", "action": "Action", "instruments": "Instruments", "context": "Context"}
 REQUIRED = ("outcome", "action", "instruments")
-# Stock and Yogo's rule of thumb.
-WEAK_F = 10.0
 
 
 class IVRegression:

@@ -345,16 +345,7 @@ class _Store:
             missing = _PARTS - data.keys()
             if missing:
                 raise KeyError(f"it has no {min(missing)}")
-        except (
-            OSError,
-            EOFError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            ValueError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as e:
+        except _UNREADABLE as e:
             raise ValueError(f"{self.path} is not a checkpoint of certified learning ({e}). Remove it.") from e
         if key != self._key:
             raise ValueError(

@@ -17,10 +17,8 @@ import numpy as np
 from prudent.cmr import FitReport, MomentError, MomentEstimator, Strength
 from prudent.cmr._arrays import Matrix
 from prudent.cmr._base import regress_out_of_fold, residual_moment
-from prudent.cmr._report import partial_strength, r_squared
+from prudent.cmr._report import WEAK_F, partial_strength, r_squared
 
-# Stock and Yogo's rule of thumb.
-WEAK_F = 10.0
 # A bridge is of the order of the outcome's mean given (A, W); with weak proxies it may vary more, but not by far.
 MAX_SPREAD = 5.0
 
