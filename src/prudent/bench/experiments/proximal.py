@@ -305,7 +305,6 @@ kpv = Experiment(
     figures=(Figure(kind="boxes", x="n", y="mae"),),
     quick=Quick(runs=1, grid={"n": (500,)}, methods=("kernel-cmr", "nmmr-u", "kpv", "2sls")),
 )
-_LINEAR_NET = {"kind": "MLPSpec", "widths": []}
 _QUANTILES = {"low": 0.05, "middle": 0.5, "high": 0.95}
 linear = Experiment(
     name="proximal/linear",
@@ -318,16 +317,7 @@ linear = Experiment(
     run_cell=f"{_HERE}:run_linear",
     methods=(
         _TWO_STAGE,
-        _method(
-            "dml-cmr-linear",
-            "DML-CMR, linear f",
-            20,
-            {"n_folds": 2, "n_repeats": 1},
-            estimator="DMLCMR",
-            n_folds=5,
-            network=_LINEAR_NET,
-        ),
-        _method("dml-cmr", "DML-CMR, default f", 26, {"n_folds": 2, **_BRIEF}, estimator="DMLCMR", n_folds=10),
+        _method("dml-cmr", "DML-CMR", 26, {"n_folds": 2, **_BRIEF}, estimator="DMLCMR", n_folds=10),
     ),
     grid={"n": (1000,)},
     runs=200,
