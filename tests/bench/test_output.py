@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -144,6 +145,25 @@ def test_report_is_self_contained(call, folder):
     assert {a or b for a, b in targets} <= set(ids)
     clips = [identifier for identifier in ids if identifier.startswith(("p", "m")) and len(identifier) == 11]
     assert len(clips) == len(set(clips))
+
+
+def test_figures_as_files(call, folder, tmp_path):
+    out = tmp_path / "pictures"
+    for format, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        first, again = (
+            [
+                Path(name).read_bytes()
+                for name in call("figures", folder, "--out", out, "--format", format).output.split()
+            ]
+            for _ in range(2)
+        )
+        assert len(first) == 3
+        assert first == again
+        assert all(content.startswith(start) for content in first)
+    result = call("figures", folder, "--format", "gif")
+    assert result.code == 2
+    assert "must be one of png, svg, pdf, got 'gif'" in result.error
+    assert not (folder / "figures").exists()
 
 
 def test_report_says_what_was_not_reached(folder):

@@ -9,6 +9,7 @@ to the built-in ones of `prudent.bench.experiments`.
 """
 
 from prudent.bench._definition import BenchError, Experiment, Figure, Method, Metric, Quick, Reference, Task
+from prudent.bench._figures import write_figures
 from prudent.bench._folder import Sweep, load_folder
 from prudent.bench._registry import find, load_all
 from prudent.bench._report import write_report
@@ -34,5 +35,6 @@ __all__ = [
     "run",
     "tables",
     "update_blocks",
+    "write_figures",
     "write_report",
 ]

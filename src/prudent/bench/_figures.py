@@ -1,14 +1,15 @@
-"""Figures from records, as SVG that can stand inside an HTML page in light and dark."""
+"""Figures from records: as SVG that can stand inside an HTML page in light and dark, or as files."""
 
 import io
 import re
 from bisect import bisect_right
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import Any
 
-from prudent.bench._definition import Figure, point_label
-from prudent.bench._folder import Sweep
+from prudent.bench._definition import BenchError, Figure, point_label
+from prudent.bench._folder import Sweep, load_folder
 from prudent.bench._table import summarise
 
 # Middle tones, told apart by colour-blind readers (after Okabe and Ito), with contrast on white and on near-black.
@@ -16,14 +17,48 @@ _COLOURS = ("#2f86c5", "#d9711c", "#189a72", "#c267a0", "#8c8c1a", "#7a72d6")
 _MARKERS = ("o", "s", "D", "^", "v", "P")
 _INK = "#010203"
 """Stands for the page's text colour: replaced by ``currentColor``."""
+_BAR = "bar: target or published"
+
+FORMATS = ("png", "svg", "pdf")
 
 
 def svg(sweep: Sweep, figure: Figure) -> str | None:
     """The figure as an ``<svg>`` element, or None when no run has the data."""
+    out = io.StringIO()
+    if not _draw(out, sweep, figure, ink=_INK, size=(5.2, 3.7), format="svg", transparent=True):
+        return None
+    return _inline(out.getvalue(), f"{sweep.experiment.title}: {_title(sweep, figure.y)}")
+
+
+def write_figures(
+    folder: Path, out: Path | None = None, names: list[str] | None = None, *, format: str = "png"
+) -> list[Path]:
+    """Write every figure of a folder of records (default: to ``folder/figures``) as a file; returns their paths."""
+    if format not in FORMATS:
+        raise BenchError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
+    sweeps = load_folder(folder, names)
+    out = out or folder / "figures"
+    written = []
+    for sweep in sweeps:
+        for figure in sweep.experiment.figures:
+            drawn = io.BytesIO()
+            if _draw(drawn, sweep, figure, ink="black", size=(8.0, 4.8), format=format, dpi=110):
+                path = out / f"{sweep.experiment.name.replace('/', '-')}-{figure.y}.{format}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(drawn.getvalue())
+                written.append(path)
+    if not written:
+        raise BenchError(f"no experiment in {folder} has a figure with data: {[s.experiment.name for s in sweeps]}")
+    return written
+
+
+def _draw(
+    out: Any, sweep: Sweep, figure: Figure, *, ink: str, size: tuple[float, float], format: str, **options: Any
+) -> bool:
+    """Draw the figure into ``out``; False when no run has the data."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    name = sweep.experiment.name
     style: dict[Any, Any] = {
         "font.size": 11,
         "axes.spines.top": False,
@@ -33,18 +68,18 @@ def svg(sweep: Sweep, figure: Figure) -> str | None:
         "grid.alpha": 0.18,
         "svg.fonttype": "none",
         # Element ids come from this salt: two figures on one page must not share them.
-        "svg.hashsalt": f"{name} {figure.kind} {figure.y}",
+        "svg.hashsalt": f"{sweep.experiment.name} {figure.kind} {figure.y}",
         "font.family": "sans-serif",
     }
     inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
-    style |= dict.fromkeys(inked, _INK)
+    style |= dict.fromkeys(inked, ink)
     draw: dict[str, Callable[[Any, Sweep, Figure], None]] = {"boxes": _boxes, "lines": _lines, "curves": _curves}
     with matplotlib.rc_context(style):
-        canvas = Canvas(figsize=(5.2, 3.7), layout="constrained")
+        canvas = Canvas(figsize=size, layout="constrained")
         axes = canvas.subplots()
         draw[figure.kind](axes, sweep, figure)
         if not axes.has_data():
-            return None
+            return False
         if figure.log_x and figure.kind != "boxes":
             axes.set_xscale("log")
         if figure.log_y:
@@ -52,10 +87,16 @@ def svg(sweep: Sweep, figure: Figure) -> str | None:
         _plain_ticks(axes, sweep, figure)
         axes.set_xlabel(_title(sweep, figure.x))
         axes.set_ylabel(_title(sweep, figure.y))
-        canvas.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=10)
-        out = io.StringIO()
-        canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(out.getvalue(), f"{sweep.experiment.title}: {_title(sweep, figure.y)}")
+        named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        labels = sorted(named, key=lambda label: label == _BAR)
+        handles = [named[label] for label in labels]
+        canvas.legend(
+            handles, labels, loc="outside lower center", ncols=3 if size[0] > 6 else 2, frameon=False, fontsize=10
+        )
+        # No date inside: the same records make the same file.
+        dateless = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        canvas.savefig(out, format=format, metadata=dateless[format], **options)
+    return True
 
 
 def _boxes(axes: Any, sweep: Sweep, figure: Figure) -> None:
@@ -88,7 +129,7 @@ def _boxes(axes: Any, sweep: Sweep, figure: Figure) -> None:
         )
         boxes["boxes"][0].set_label(method.title)
         place_of = {point_label(point): place for point, place in zip(points, places, strict=True)}
-        _mark_references(axes, sweep, figure, method.name, place_of)
+        _mark_references(axes, sweep, figure, number, method.name, place_of)
     axes.set_xticks(range(len(points)), [", ".join(str(value) for value in point.values()) for point in points])
     axes.set_xlim(-0.6, len(points) - 0.4)
 
@@ -100,7 +141,7 @@ def _lines(axes: Any, sweep: Sweep, figure: Figure) -> None:
             by_x.setdefault(point[figure.x], []).extend(sweep.values(method.name, point, figure.y))
         _band(axes, sweep, number, method.title, [(x, values) for x, values in by_x.items() if values])
         place_of = {point_label(point): point[figure.x] for point in sweep.experiment.points()}
-        _mark_references(axes, sweep, figure, method.name, place_of)
+        _mark_references(axes, sweep, figure, number, method.name, place_of)
 
 
 def _curves(axes: Any, sweep: Sweep, figure: Figure) -> None:
@@ -144,12 +185,18 @@ def _band(
     axes.fill_between(xs, low, high, color=colour, alpha=0.22, linewidth=0, step="post" if is_stepped else None)
 
 
-def _mark_references(axes: Any, sweep: Sweep, figure: Figure, method: str, place_of: dict[str, Any]) -> None:
-    """A short bar at each value that stands beside this method."""
+def _mark_references(
+    axes: Any, sweep: Sweep, figure: Figure, number: int, method: str, place_of: dict[str, Any]
+) -> None:
+    """A short bar, in the method's colour, at each value that stands beside this method."""
     for ref in sweep.experiment.references:
         marks = [(place_of[label], value) for label, value in ref.values.items() if label in place_of]
         if marks and ref.metric == figure.y and ref.method == method and ref.role != "goal":
-            axes.plot(*zip(*marks, strict=True), linestyle="", marker="_", color=_INK, markersize=14, label=ref.label)
+            bars = {"linestyle": "", "marker": "_", "markersize": 14, "markeredgewidth": 1.8}
+            known = axes.get_legend_handles_labels()[1]
+            axes.plot(*zip(*marks, strict=True), color=_COLOURS[number % len(_COLOURS)], **bars)
+            if _BAR not in known:
+                axes.plot([], [], color=axes.xaxis.label.get_color(), label=_BAR, **bars)
 
 
 def _plain_ticks(axes: Any, sweep: Sweep, figure: Figure) -> None:

@@ -153,6 +153,19 @@ def make_report(
     typer.echo(json.dumps({"report": str(path)}) if as_json else str(path))
 
 
+@app.command("figures")
+def make_figures(
+    folder: _Folder,
+    experiment: Annotated[str | None, typer.Option(help="Only this experiment.")] = None,
+    format: Annotated[str, typer.Option(help="png, svg or pdf.")] = "png",
+    out: Annotated[Path | None, typer.Option(help="Folder of the pictures; default: FOLDER/figures.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the figures of a folder as files, for a paper or a page."""
+    paths = bench.write_figures(folder, out, [experiment] if experiment else None, format=format)
+    typer.echo(json.dumps({"figures": [str(path) for path in paths]}) if as_json else "\n".join(map(str, paths)))
+
+
 def _outcome(sweep: bench.Sweep) -> dict[str, Any]:
     failed, missing = len(sweep.errors()), len(sweep.missing())
     return {
