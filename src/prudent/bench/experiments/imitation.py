@@ -65,7 +65,7 @@ def _learner(settings: dict[str, Any], k: int, budget: dict[str, Any], seed: int
     from prudent.bench.experiments._iv import make_estimator
 
     learner = settings.pop("learner")
-    shared: dict[str, Any] = {"relative": tuple(budget["relative"]), "seed": seed}
+    shared: dict[str, Any] = {"relative": tuple(settings.pop("relative", budget["relative"])), "seed": seed}
     if learner == "CausalImitation":
         estimator = make_estimator(settings)
         return imitation.CausalImitation(estimator, noise_horizon=k, policy_states=budget["policy_states"], **shared)
@@ -83,7 +83,9 @@ def _learner(settings: dict[str, Any], k: int, budget: dict[str, Any], seed: int
     return imitation.BehaviourCloning(**shared, **settings)
 
 
-def _methods(seconds: float, quick_seconds: float, estimators: tuple[str, ...] = ()) -> tuple[Method, ...]:
+def _methods(
+    seconds: float, quick_seconds: float, estimators: tuple[str, ...] = (), *, has_odometer: bool = False
+) -> tuple[Method, ...]:
     def causal(name: str, label: str, estimator: str, settings: dict[str, Any], quick: dict[str, Any]) -> Method:
         return Method(
             name=name,
@@ -114,6 +116,8 @@ def _methods(seconds: float, quick_seconds: float, estimators: tuple[str, ...] =
         ),
         plain("residuil", "ResiduIL", "ResiduIL"),
         plain("bc", "BC", "BehaviourCloning"),
+        # As published: the level of the odometer runs out of what the demonstrations have.
+        *((plain("bc-level", "BC, odometer as it is", "BehaviourCloning", relative=[]),) if has_odometer else ()),
         plain("bc-seq", "BC-SEQ", "SequenceCloning"),
         plain(
             "clean",
@@ -284,7 +288,7 @@ _ORDER = (
 
 def _robot(name: str, title: str) -> Experiment:
     references = tuple(
-        _published(method, label, metric, values)
+        _published("bc-level" if method == "bc" else method, label, metric, values)
         for metric, curves in _PUBLISHED[name].items()
         for (method, label), values in zip(_ORDER, curves, strict=False)
     )
@@ -296,7 +300,7 @@ def _robot(name: str, title: str) -> Experiment:
             "of 500 steps; the odometer enters as differences; squared distance to the expert's action per dimension."
         ),
         run_cell="prudent.bench.experiments.imitation:run_cell",
-        methods=_methods(seconds=300, quick_seconds=36, estimators=("DFIV", "DeepGMM") if name == "ant" else ()),
+        methods=_methods(300, 36, estimators=("DFIV", "DeepGMM") if name == "ant" else (), has_odometer=True),
         grid={"k": _HORIZONS},
         runs=5,
         # With one state even cloning of noiseless actions comes to a standstill (half-cheetah: score 0.7 to 0.85).
