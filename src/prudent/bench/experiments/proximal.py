@@ -317,7 +317,7 @@ linear = Experiment(
     run_cell=f"{_HERE}:run_linear",
     methods=(
         _TWO_STAGE,
-        _method("dml-cmr", "DML-CMR", 26, {"n_folds": 2, **_BRIEF}, estimator="DMLCMR", n_folds=10),
+        _method("dml-cmr", "DML-CMR", 22, {"n_folds": 2, **_BRIEF}, estimator="DMLCMR", n_folds=5),
     ),
     grid={"n": (1000,)},
     runs=200,
