@@ -3,10 +3,13 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiny_bench
 
 from prudent import bench
+from prudent.bench import Task
+from prudent.bench._cell import execute_alone
 
 RUN = "from prudent.cli import main; main()"
 
@@ -45,6 +48,16 @@ def test_a_sweep_records_every_cell_with_cost_and_surroundings(tmp_path):
         assert entry["versions"]["python"]
         assert entry["machine"]["cores"] >= 1
         assert entry["definition"] == tiny_bench.curve.digest(entry["method"])
+
+
+def test_a_cell_alone_is_not_charged_for_the_memory_of_others():
+    held = np.ones(50_000_000)  # 400 MB
+    task = Task(method="good", settings={"scale": 1.0}, point={"n": 100}, seed=0, budget={})
+    outcome = execute_alone("tiny_bench:run_cell", ["error"], task)
+    assert outcome["metrics"]["error"] == tiny_bench.run_cell(task)["error"]
+    assert outcome["peak_mb"] < 200 < held.nbytes / 1e6
+    with pytest.raises(RuntimeError, match="not finite"):
+        execute_alone("tiny_bench:return_nan", [], task)
 
 
 def test_killed_three_times_and_resumed_equals_undisturbed(tmp_path, monkeypatch, undisturbed):

@@ -1,13 +1,16 @@
 """Running one cell in this process: its metrics or its error, its cost and its surroundings."""
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import importlib.metadata
+import json
 import math
 import os
 import platform
 import resource
+import subprocess
 import sys
 import time
 import traceback
@@ -50,6 +53,19 @@ def execute(run_cell: str, metrics: list[str], task: dict[str, Any]) -> Outcome:
         "peak_mb": round(peak_memory_mb(), 1),
         **surroundings(),
     }
+
+
+def execute_alone(run_cell: str, metrics: list[str], task: Task) -> Outcome:
+    """`execute` in a process of its own: no memory of earlier cells, and no program that they have compiled."""
+    code = f"import json, sys; from {__name__} import execute; print(json.dumps(execute(**json.load(sys.stdin))))"
+    job = {"run_cell": run_cell, "metrics": metrics, "task": dataclasses.asdict(task)}
+    done = subprocess.run([sys.executable, "-c", code], input=json.dumps(job), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"the process of the cell ended with {done.returncode}: {done.stderr[-2000:]}")
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    if outcome["status"] != "ok":
+        raise RuntimeError(outcome["error"]["traceback"])
+    return outcome
 
 
 def surroundings() -> Outcome:

@@ -70,11 +70,9 @@ class Metric:
         return not self.reach_of and self.name not in COSTS
 
 
-# What a cell of an estimator costs, as two columns of tables. CPU seconds hardly depend on what else the machine does.
-COST_METRICS = (
-    Metric(name="cpu_seconds", label="fit and evaluation, CPU seconds", format=".1f"),
-    Metric(name="peak_mb", label="peak memory, MB", format=".0f"),
-)
+# What a cell of an estimator costs. CPU seconds hardly depend on what else the machine does; memory is another matter,
+# because a worker keeps what earlier cells have compiled (`_cell.execute_alone`).
+CPU_SECONDS = Metric(name="cpu_seconds", label="fit and evaluation, CPU seconds", format=".1f")
 
 
 @dataclass(frozen=True, kw_only=True)

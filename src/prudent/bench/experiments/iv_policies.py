@@ -1,6 +1,6 @@
 """Policies: a design whose best action depends on the context, and bandits that ignore the instrument."""
 
-from prudent.bench._definition import COST_METRICS, Experiment, Figure, Method, Metric, Quick, Reference, Task
+from prudent.bench._definition import CPU_SECONDS, Experiment, Figure, Method, Metric, Quick, Reference, Task
 from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, by, fit
 
 _MODULE = "prudent.bench.experiments.iv_policies"
@@ -97,7 +97,7 @@ context = Experiment(
     metrics=(
         Metric(name="suboptimality", label="suboptimality", better="lower", format=".3f"),
         Metric(name="suboptimality_ood", label="suboptimality, out of distribution", better="lower", format=".3f"),
-        *COST_METRICS,
+        CPU_SECONDS,
     ),
     references=(
         Reference(
@@ -141,7 +141,7 @@ bandit = Experiment(
     metrics=(
         Metric(name="reward", label="reward", better="higher", format=".3f"),
         Metric(name="suboptimality", label="suboptimality", better="lower", format=".3f"),
-        *COST_METRICS,
+        CPU_SECONDS,
     ),
     references=(
         Reference(

@@ -1,6 +1,6 @@
 """IHDP and PM-CMR: real covariates with a synthetic instrument, action and outcome (Wu et al., 2023)."""
 
-from prudent.bench._definition import COST_METRICS, Experiment, Metric, Quick, Reference, Task
+from prudent.bench._definition import CPU_SECONDS, Experiment, Metric, Quick, Reference, Task
 from prudent.bench.experiments._iv import ESTIMATORS, fit, published, target
 
 _MODULE = "prudent.bench.experiments.iv_real"
@@ -45,7 +45,7 @@ def _experiment(name: str, design: str, title: str, units: str, references: tupl
             Metric(name="mse_validation", label="MSE, validation split", better="lower", format=".3f"),
             Metric(name="reward", label="reward, test split", better="higher", format=".2f"),
             Metric(name="reward_validation", label="reward, validation split", better="higher", format=".2f"),
-            *COST_METRICS,
+            CPU_SECONDS,
         ),
         references=references,
         quick=Quick(runs=1, methods=("kiv", "2sls")),
