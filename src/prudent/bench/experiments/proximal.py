@@ -291,7 +291,12 @@ ablation = Experiment(
         _variant("one-draw", "one draw inside the square", 26, draws=1),
         replace(_CE, name="no-folds", label="no folds", settings=_DML.settings | {"n_folds": 1}),
         _variant("zero", "not from a regression on (A, W)", 24, start="zero"),
-        _variant("silu", "units that do not level off (SiLU)", 26, network={"kind": "TabularSpec", "embed": []}),
+        _variant(
+            "silu",
+            "units that do not level off (SiLU)",
+            26,
+            network={"kind": "TabularSpec", "embed": [], "dropout_rate": 0.0},
+        ),
     ),
     grid={"n": (1000,)},
     runs=20,
