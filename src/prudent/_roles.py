@@ -119,10 +119,11 @@ class Role:
     def _encode_column(self, column: Column, values: np.ndarray, index: pd.Index | None = None) -> np.ndarray:
         if column.levels is None:
             return as_matrix(f"{self.title} column {column.name!r}", values, index=index)
-        # By text, too: a command line has no booleans.
+        # By text, too: a command line has no booleans, and reads the level "3" as a number.
         place = {str(level): k for k, level in enumerate(column.levels)}
         place |= {level: k for k, level in enumerate(column.levels)}
         plain = [v.item() if isinstance(v, np.generic) else v for v in values]
+        plain = [f"{v:g}" if isinstance(v, int | float) and v not in place else v for v in plain]
         unknown = sorted({str(v) for v in plain if v not in place})
         if unknown:
             raise DataError(
@@ -222,12 +223,21 @@ def read_roles(
 
 def read_groups(data: Any, groups: Any) -> Any:
     """The unit of every row: a column of ``data`` if ``groups`` names one, else ``groups`` itself."""
-    if not isinstance(groups, str) or data is None:
-        return groups
-    frame = require_frame(data)
-    if groups not in frame.columns:
-        raise RoleError(f"Groups column {groups!r} is not in the data.")
-    return frame[groups].to_numpy()
+    if isinstance(groups, str) and data is not None:
+        frame = require_frame(data)
+        if groups not in frame.columns:
+            raise RoleError(f"Groups column {groups!r} is not in the data.")
+        groups = frame[groups].to_numpy()
+    if groups is not None:
+        import pandas as pd
+
+        missing = np.flatnonzero(pd.isna(np.asarray(groups).reshape(-1)))
+        if len(missing):
+            raise DataError(
+                f"groups has {len(missing)} missing values, the first at position {missing[0]}. Give every row its "
+                "group, or drop those rows."
+            )
+    return groups
 
 
 def check_enough(n_rows: int) -> None:

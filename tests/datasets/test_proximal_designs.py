@@ -63,7 +63,12 @@ def test_kpv_curve_agrees_with_simulation():
 
 def test_linear_design_has_its_closed_form():
     data = datasets.make_linear_proximal(200_000, seed=0)
-    np.testing.assert_allclose(datasets.linear_bridge(data), [-1.5, 2.0, 2.0], atol=0.05)
+    # Just identified: instruments (1, A, V) for (1, A, W).
+    x, z = (
+        np.hstack([np.ones_like(data.outcome), data.treatment, proxy])
+        for proxy in (data.outcome_proxy, data.treatment_proxy)
+    )
+    np.testing.assert_allclose(np.linalg.solve(z.T @ x, z.T @ data.outcome[:, 0]), [-1.5, 2.0, 2.0], atol=0.05)
     np.testing.assert_allclose(data.truth([[0.0], [1.0]]), [0.5, 2.5])
     np.testing.assert_allclose(data.bridge(np.array([[1.0]]), np.array([[3.0]])), [2 + 1.5 + 1.5 * 2])
     # A regression on (A, W) is far off: the proxy is a noisy measurement.

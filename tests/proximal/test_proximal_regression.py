@@ -7,11 +7,13 @@ import pandas as pd
 import polars as pl
 import pytest
 from matplotlib.axes import Axes
+from scipy import stats
 
 import prudent
 from prudent import ProximalRegression, datasets
 from prudent.cmr import MomentError, MomentEstimator, TwoStageLeastSquares
 from prudent.errors import DataError, ModelFileError, NotFittedError, RoleError
+from prudent.proximal import _regression
 from prudent.proximal._copies import check_copies
 
 ROLES = {"outcome": "y", "treatment": "a", "outcome_proxy": "w", "treatment_proxy": "v"}
@@ -65,7 +67,7 @@ def test_linear_effect_and_standard_error_agree_with_the_textbook():
         assert found.plug_in[0] == pytest.approx(value)
         assert found.standard_error[0] == pytest.approx(error, rel=1e-3)
         assert found.value[0] == pytest.approx(value)
-        np.testing.assert_allclose(found.upper - found.lower, 2 * 1.959964 * found.standard_error, rtol=1e-5)
+        np.testing.assert_allclose(found.upper - found.lower, 2 * stats.t.ppf(0.975, 1999) * found.standard_error)
     effect, error = model.effect([1.0], return_error=True)
     # The error belongs to the debiased value.
     assert (effect[0], error[0]) == (found.value[0], found.standard_error[0])
@@ -82,8 +84,47 @@ def test_a_contrast_has_the_standard_error_of_the_coefficient():
     np.testing.assert_allclose(value, [2 * judge.params.iloc[1], 3 * judge.params.iloc[1]], rtol=1e-4)
     np.testing.assert_allclose(error, [2 * judge.std_errors.iloc[1], 3 * judge.std_errors.iloc[1]], rtol=1e-3)
     np.testing.assert_allclose(value, model.contrast([2.0, 3.0], [0.0]), rtol=1e-5)
-    with pytest.raises(DataError, match="baseline needs one treatment or 2, got 3"):
-        model.interval([2.0, 3.0], baseline=[0.0, 1.0, 2.0])
+    for ask in (model.contrast, lambda a, b: model.interval(a, baseline=b)):
+        with pytest.raises(DataError, match="baseline needs one treatment or 2, got 3"):
+            ask([2.0, 3.0], [0.0, 1.0, 2.0])
+
+
+def test_standard_errors_hold_with_many_context_columns():
+    from linearmodels.iv import IV2SLS
+
+    data = datasets.make_linear_proximal(1000, seed=1)
+    context = np.random.default_rng(0).standard_normal((1000, 30))
+    model = ProximalRegression(LinearIV(), seed=0).fit(**data.roles(), context=context)
+    exogenous = np.hstack([np.ones((1000, 1)), data.treatment, context])
+    judge = IV2SLS(data.outcome, exogenous, data.outcome_proxy, data.treatment_proxy).fit(cov_type="robust")
+    value, error = model.contrast([1.0], [0.0], return_error=True)
+    assert value[0] == pytest.approx(judge.params.iloc[1], rel=1e-4)
+    assert error[0] == pytest.approx(judge.std_errors.iloc[1], rel=2e-3)
+
+
+def test_a_contrast_is_over_one_sample_of_proxies(frame, monkeypatch):
+    model = ProximalRegression(LinearIV(), seed=0).fit(frame, **ROLES)
+    monkeypatch.setattr(_regression, "MAX_ROWS", 800)
+    monkeypatch.setattr(_regression, "MIN_PROXIES", 10)
+    assert model.effect([1.0])[0] != model.effect([1.0] * 20)[0]
+    np.testing.assert_allclose(model.contrast([1.0] * 20, [1.0]), 0.0, atol=1e-12)
+
+
+def test_a_constant_error_of_a_curved_bridge_is_corrected():
+    from prudent.proximal._inference import Correction
+
+    data = datasets.make_linear_proximal(500, seed=1)
+    x, c = np.hstack([data.treatment, data.outcome_proxy]), np.hstack([data.treatment, data.treatment_proxy])
+    at = np.hstack([np.full((500, 1), -2.0), data.outcome_proxy])
+    found = []
+    for constant in (0.0, 3.0):
+
+        def bridge(rows, constant=constant):
+            return 2 * rows[:, :1] + 2 * rows[:, 1:] + constant + 0.1 * np.tanh(rows[:, :1])
+
+        correction = Correction.of(data.outcome, x, c, bridge(x), seed=0)
+        found.append(correction.mean(correction.scores(at, bridge(at)))[0])
+    assert found[1] == pytest.approx(found[0], abs=1e-6)
 
 
 def test_standard_errors_change_smoothly_with_the_treatment(model):
@@ -114,22 +155,26 @@ def test_debiasing_a_slightly_curved_bridge_does_not_explode():
 def test_intervals_cover_at_the_nominal_rate():
     from prudent.proximal._inference import Correction
 
-    hits, biased_hits, n, runs = 0, 0, 500, 200
+    n, runs = 500, 200
+    hits = np.zeros(2)
     for seed in range(runs):
         data = datasets.make_linear_proximal(n, seed=2000 + seed)
         x, c = np.hstack([data.treatment, data.outcome_proxy]), np.hstack([data.treatment, data.treatment_proxy])
         estimator = LinearIV().fit(data.outcome, x, c, seed=0)
         at = np.hstack([np.ones((n, 1)), data.outcome_proxy])
         truth = data.truth([1.0])[0]
-        # The second bridge is shrunk by a tenth: the score must make up for it.
-        for factor in (1.0, 0.9):
-            correction = Correction.of(data.outcome, x, c, factor * estimator.predict(x), seed=seed)
-            value, error = correction.mean(correction.scores(at, factor * estimator.predict(at)))
-            hits += (factor == 1.0) * (abs(value[0] - truth) < 1.96 * error[0])
-            biased_hits += (factor != 1.0) * (abs(value[0] - truth) < 1.96 * error[0])
+        # The second bridge is curved and shrunk by a tenth: the penalised score must make up for most of it.
+        for number, (factor, curve) in enumerate(((1.0, 0.0), (0.9, 0.1))):
+
+            def bridge(rows, estimator=estimator, factor=factor, curve=curve):
+                return factor * estimator.predict(rows) + curve * np.tanh(rows[:, :1])
+
+            correction = Correction.of(data.outcome, x, c, bridge(x), seed=seed)
+            assert correction.features.is_linear == (curve == 0)
+            value, error = correction.mean(correction.scores(at, bridge(at)))
+            hits[number] += abs(value[0] - truth) < 1.96 * error[0]
     # Three binomial standard errors below 0.95.
-    assert hits / runs > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)
-    assert biased_hits / runs > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)
+    assert np.all(hits / runs > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)), hits / runs
 
 
 def test_groups_widen_the_standard_error():
@@ -139,6 +184,42 @@ def test_groups_widen_the_standard_error():
     plain = ProximalRegression(LinearIV(), seed=0).fit(**tripled).interval([0.0])
     grouped = ProximalRegression(LinearIV(), seed=0).fit(**tripled, groups=unit).interval([0.0])
     assert grouped.standard_error[0] / plain.standard_error[0] == pytest.approx(np.sqrt(3), rel=0.1)
+
+
+def test_few_groups_are_warned_about_and_widen_the_interval(frame):
+    with pytest.warns(UserWarning, match="4 groups: standard errors from fewer than 30"):
+        model = ProximalRegression(LinearIV(), seed=0).fit(frame, **ROLES, groups=np.arange(400) % 4)
+    found = model.interval([0.0])
+    np.testing.assert_allclose(found.upper - found.value, stats.t.ppf(0.975, 3) * found.standard_error)
+    assert "in 4 groups" in str(model.diagnose())
+
+
+def test_groups_must_be_known(frame):
+    unit = np.repeat(np.arange(100.0), 4)
+    unit[7] = np.nan
+    text = np.repeat(["a", "b"], 200).astype(object)
+    text[3] = None
+    for groups, place in ((unit, 7), (text, 3)):
+        with pytest.raises(DataError, match=f"groups has 1 missing values, the first at position {place}"):
+            ProximalRegression(LinearIV(), seed=0).fit(frame, **ROLES, groups=groups)
+
+
+def test_what_the_estimator_warned_about_stays_in_the_diagnosis(frame):
+    class Noted(LinearIV):
+        def fit(self, y, x, c, *, seed, groups=None):
+            self.notes_ = ("something else was done",)
+            return super().fit(y, x, c, seed=seed, groups=groups)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # The estimator warns by itself.
+        model = ProximalRegression(Noted(), seed=0).fit(frame, **ROLES)
+    assert model.diagnose().warnings() == ["something else was done"]
+
+
+def test_levels_that_look_like_numbers_may_be_asked_for_as_numbers(frame):
+    visits = np.where(frame["a"] > 1, "3+", np.where(frame["a"] > 0, "1", "0"))
+    model = ProximalRegression(LinearIV(), seed=0).fit(frame.assign(a=visits), **ROLES)
+    assert np.array_equal(model.effect([0.0, 1, "3+"]), model.effect(["0", "1", "3+"]))
 
 
 def test_frames_and_arrays_give_the_same_model(frame, model, quick_estimator):
@@ -223,6 +304,24 @@ def test_pictures_are_compressed():
     assert model.effect(treatment[:3]).shape == (3,)
     assert "variance kept" in str(model.diagnose())
     assert whole.estimator_.coefficients_.shape == (1 + 144 + 144, 1)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_picture_as_proxy_is_judged_on_other_rows(is_told):
+    """Of 16 components of noise one would always look strong on the rows on which it was chosen."""
+    rng = np.random.default_rng(0)
+    n = 400
+    u = rng.standard_normal(n)
+    v = u + 0.5 * rng.standard_normal(n) if is_told else rng.standard_normal(n)
+    dose = u + rng.standard_normal(n)
+    proxy = u[:, None, None] * np.eye(12) + 0.5 * rng.standard_normal((n, 12, 12))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        model = ProximalRegression(LinearIV(), seed=0).fit(
+            outcome=dose + u, treatment=dose, outcome_proxy=proxy, treatment_proxy=np.column_stack([v, v**2])
+        )
+    assert (model.diagnose().weakest_f > 10) == is_told
+    assert any("weak proxies" in text for text in model.diagnose().warnings()) != is_told
 
 
 def test_diagnosis_and_summary_read_well(model):

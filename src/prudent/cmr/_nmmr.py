@@ -17,14 +17,13 @@ from prudent.cmr._arrays import Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._problem import Problem, check_choice, check_count, check_positive, simple_params
 from prudent.cmr._product_kernel import MAX_TABULAR, ProductKernel, block_scaler, c_blocks, x_blocks
+from prudent.cmr._report import MAX_SPREAD
 
 if TYPE_CHECKING:
     from prudent.nn import NetworkSpec, TrainConfig
 
 # A column further from zero than this, in standard deviations, would swamp the others.
 MAX_OFFSET = 10.0
-# A function that varies so many times as much as the outcome has run off.
-MAX_SPREAD = 5.0
 
 
 class NMMR(MomentEstimator):
@@ -122,14 +121,15 @@ class NMMR(MomentEstimator):
             return SecondStage(networks, x_scaler, y_scaler)
 
         with Progress(self.show_progress) as progress:
-            self.statistic_, self.function_ = self.statistic, minimise(self.statistic, progress)
+            self.statistic_, self.function_, self.notes_ = self.statistic, minimise(self.statistic, progress), ()
             spread = self.function_.predict(problem.x).std(axis=0) / y_scaler.scale
             if self.statistic == "u" and not np.max(spread) < MAX_SPREAD:
-                warnings.warn(
+                text = (
                     "the U-statistic has no minimum on these rows (the fitted function varies "
-                    f"{np.max(spread):.3g} times as much as the outcome); NMMR used the V-statistic instead.",
-                    stacklevel=2,
+                    f"{np.max(spread):.3g} times as much as the outcome); NMMR used the V-statistic instead."
                 )
+                warnings.warn(text, stacklevel=2)
+                self.notes_ = (text,)
                 self.statistic_, self.function_ = "v", minimise("v", progress)
         self.n_columns_ = problem.x.shape[1]
         return self
@@ -150,6 +150,7 @@ class NMMR(MomentEstimator):
             "params": simple_params(self.get_params()),
             "network": spec_to_json(self.network_),
             "n_columns": self.n_columns_,
+            "statistic": self.statistic_,
         }
         return record, function_to_arrays(self.function_)
 
@@ -161,7 +162,7 @@ class NMMR(MomentEstimator):
 
         model = cls(**record["params"])
         model.network_ = spec_from_json(record["network"])
-        model.n_columns_ = int(record["n_columns"])
+        model.n_columns_, model.statistic_ = int(record["n_columns"]), record["statistic"]
         model.function_ = function_from_arrays(model.network_, model.n_columns_, arrays)
         return model
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 # Stock and Yogo's rule of thumb: instruments with a smaller effective F are weak.
 WEAK_F = 10.0
+# f is of the order of the outcome's mean; with weak instruments it may vary more, but beyond so many times as much it
+# has run off.
+MAX_SPREAD = 5.0
 
 
 @dataclasses.dataclass(frozen=True)

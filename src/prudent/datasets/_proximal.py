@@ -177,7 +177,7 @@ def make_linear_proximal(
     Y = effect A + direct W + confounding U + N(0,1). N(m, s) has standard deviation s.
 
     The bridge is h(a, w) = effect a + direct w + confounding (w - 1), the curve E[Y | do(a)] = effect a + direct. A
-    regression of Y on A alone, or on A and W, is biased; :func:`linear_bridge` is consistent.
+    regression of Y on A alone, or on A and W, is biased; two-stage least squares is consistent.
     """
     rng = generator(seed, n=n)
     u, noise = rng.standard_normal(n), rng.standard_normal((4, n))
@@ -194,18 +194,6 @@ def make_linear_proximal(
         function=lambda treatment: effect * treatment[:, 0] + direct,
         bridge=lambda t, proxy: effect * t[:, 0] + direct * proxy[:, 0] + confounding * (proxy[:, 0] - 1),
     )
-
-
-def linear_bridge(data: ProximalDesign) -> np.ndarray:
-    """Two-stage least squares for a linear bridge: coefficients (constant, treatment, outcome proxy).
-
-    Instruments are the constant, the treatment and the treatment proxies.
-    """
-    ones = np.ones((len(data.outcome), 1))
-    x = np.hstack([ones, data.treatment, data.outcome_proxy])
-    z = np.hstack([ones, data.treatment, data.treatment_proxy])
-    fitted = z @ np.linalg.lstsq(z, x, rcond=None)[0]
-    return np.linalg.lstsq(fitted, data.outcome[:, 0], rcond=None)[0]
 
 
 def _sales(a: np.ndarray, w: np.ndarray) -> np.ndarray:

@@ -17,10 +17,11 @@ import numpy as np
 from prudent.cmr import FitReport, MomentError, MomentEstimator, Strength
 from prudent.cmr._arrays import Matrix
 from prudent.cmr._base import regress_out_of_fold, residual_moment
-from prudent.cmr._report import WEAK_F, partial_strength, r_squared
+from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._report import MAX_SPREAD, WEAK_F, partial_strength, r_squared
 
-# A bridge is of the order of the outcome's mean given (A, W); with weak proxies it may vary more, but not by far.
-MAX_SPREAD = 5.0
+# Standard errors from fewer groups are themselves uncertain, and too small.
+FEW_GROUPS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +33,11 @@ class ProximalDiagnosis:
     proxies, a category of L levels as L - 1. ``moment`` is measured on rows that had no part in the fit, and None where
     there are none. ``kept`` is the share of variance that compressed roles retain. ``spread`` is the standard deviation
     of the bridge on the training rows over that of the outcome. ``link`` names the treatment proxies and the treatment.
+    ``n_groups`` is None where rows are independent. ``notes`` are what the estimator warned about.
     """
 
     n_rows: int
+    n_groups: int | None
     proxy_names: tuple[str, ...]
     n_proxies: tuple[int, int]
     strength: tuple[Strength, ...]
@@ -46,6 +49,7 @@ class ProximalDiagnosis:
     kept: dict[str, float]
     spread: tuple[float, ...]
     link: tuple[str, str]
+    notes: tuple[str, ...]
 
     @classmethod
     def of(
@@ -77,11 +81,16 @@ class ProximalDiagnosis:
             audited, proxy_r2 = report.moment, report.modelled_r2
         return cls(
             n_rows=len(y),
+            n_groups=None if groups is None else len(np.unique(groups)),
             proxy_names=proxy_names,
             n_proxies=n_proxies,
             strength=tuple(partial_strength(*column) for column in zip(w.T, predicted.T, without.T, strict=True)),
             # Most components of a picture are noise, which no proxy moves: there the strongest decides.
-            weakest=extreme_direction(w, predicted, without, -1 if "outcome_proxy" in kept else 0),
+            weakest=(
+                strongest_direction(w, c, known, seed, groups)
+                if "outcome_proxy" in kept
+                else weakest_direction(w, predicted, without)
+            ),
             proxy_r2=proxy_r2,
             outcome_r2=r_squared(y, fitted[:, : y.shape[1]]),
             moment=audited,
@@ -89,6 +98,7 @@ class ProximalDiagnosis:
             kept=kept,
             spread=tuple(float(v) for v in h.std(axis=0) / y.std(axis=0)),
             link=link,
+            notes=tuple(getattr(estimator, "notes_", ())),
         )
 
     @property
@@ -98,17 +108,22 @@ class ProximalDiagnosis:
 
     def warnings(self) -> list[str]:
         """What speaks against the roles or the fit, one line each."""
-        found = []
+        found = list(self.notes)
         if self.weakest_f < WEAK_F:
             found.append(
                 "weak proxies: given the treatment, the treatment proxies hardly move the outcome proxies (effective "
                 f"F = {self.weakest_f:.1f}, below {WEAK_F:.0f}). One of them may know nothing about the confounder, or "
                 "the treatment may reveal it; the effect may be far off. See diagnose()."
             )
-        if self.n_proxies[0] > self.n_proxies[1] and not self.kept:
+        if self.n_proxies[0] > self.n_proxies[1] and not {"outcome_proxy", "treatment_proxy"} & set(self.kept):
             found.append(
                 f"{self.n_proxies[0]} outcome proxies but {self.n_proxies[1]} treatment proxies: the bridge "
                 "has more arguments than the data give equations. Are the proxies swapped?"
+            )
+        if self.n_groups is not None and self.n_groups < FEW_GROUPS:
+            found.append(
+                f"{self.n_groups} groups: standard errors from fewer than {FEW_GROUPS} are uncertain themselves, and "
+                "rather too small. Bring data of more groups."
             )
         if max(self.spread) > MAX_SPREAD:
             found.append(
@@ -127,7 +142,7 @@ class ProximalDiagnosis:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(what, value, how to read it)."""
-        table = [("rows", f"{self.n_rows}", "")]
+        table = [("rows", f"{self.n_rows}", "" if self.n_groups is None else f"in {self.n_groups} groups")]
         for role, share in self.kept.items():
             table.append((f"{role}: variance kept by components", f"{share:.1%}", "the rest is treated as noise"))
         if len(self.strength) <= 8:
@@ -183,22 +198,51 @@ class ProximalDiagnosis:
         return cls(**fields)
 
 
-def extreme_direction(w: Matrix, predicted: Matrix, without: Matrix, place: int) -> Strength:
-    """Strength of the linear combination of the columns of ``w`` that is explained least (``place`` 0) or best (-1).
+def weakest_direction(w: Matrix, predicted: Matrix, without: Matrix) -> Strength:
+    """Strength of the linear combination of the columns of ``w`` that is explained least.
 
     ``predicted`` and ``without`` are out-of-fold means of ``w`` with and without the treatment proxies.
     """
-    from scipy.linalg import eigh
+    free, explained = _standard(w - without, predicted - without)
+    direction = _directions(free, explained)[:, 0]
+    return partial_strength(free @ direction, explained @ direction, np.zeros(len(w)))
 
-    free, explained = w - without, predicted - without
+
+def strongest_direction(w: Matrix, c: Matrix, known: Matrix, seed: int, groups: np.ndarray | None = None) -> Strength:
+    """The same for the combination that is explained best, found on one half of the rows and judged on the other.
+
+    Of many columns of noise some combination is always explained on the rows on which it was chosen, and on any rows
+    whose regressions have seen those; so each half has its own. ``c`` has all that explains, ``known`` what is not to
+    count.
+    """
+    halves = cross_fit_folds(len(w), 2, np.random.default_rng(seed), groups)
+    parts, directions = [], []
+    for rows in halves:
+        own = None if groups is None else groups[rows]
+        predicted, without = (regress_out_of_fold(w[rows], by[rows], seed=seed, groups=own) for by in (c, known))
+        parts.append(_standard(w[rows] - without, predicted - without))
+        directions.append(_directions(*parts[-1])[:, -1])
+    judged = [
+        np.stack([free @ direction, explained @ direction]) / max((free @ direction).std(), 1e-300)
+        for (free, explained), direction in zip(parts, reversed(directions), strict=True)
+    ]
+    free, explained = np.hstack(judged)
+    return partial_strength(free, explained, np.zeros(len(w)))
+
+
+def _standard(free: Matrix, explained: Matrix) -> tuple[Matrix, Matrix]:
     free, explained = free - free.mean(axis=0), explained - explained.mean(axis=0)
     scale = np.maximum(free.std(axis=0), 1e-300)
-    free, explained = free / scale, explained / scale
-    cross = explained.T @ free / len(w)
-    total = free.T @ free / len(w) + 1e-9 * np.eye(w.shape[1])
-    _, vectors = eigh((cross + cross.T) / 2, total)
-    direction = vectors[:, place]
-    return partial_strength(free @ direction, explained @ direction, np.zeros(len(w)))
+    return free / scale, explained / scale
+
+
+def _directions(free: Matrix, explained: Matrix) -> np.ndarray:
+    """Combinations of the columns, from the one explained least to the one explained best."""
+    from scipy.linalg import eigh
+
+    cross = explained.T @ free / len(free)
+    total = free.T @ free / len(free) + 1e-9 * np.eye(free.shape[1])
+    return eigh((cross + cross.T) / 2, total)[1]
 
 
 def _verdict(strength: Strength) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from prudent.cmr._arrays import Matrix, as_matrix
 from prudent.cmr._base import check_seed
@@ -63,7 +63,10 @@ class DirectEffect(BaseEstimator, abc.ABC):
                 )
         matrices = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
         check_copies({name: ([f"{name}_{j}" for j in range(m.shape[1])], m) for name, m in matrices.items()})
-        self._fit(data, seed)
+        # In a copy: a fit that fails leaves an earlier one as it was.
+        fresh: Any = clone(self)
+        fresh._fit(data, seed)
+        vars(self).update({name: value for name, value in vars(fresh).items() if name.endswith("_")})
         self.n_treatments_, self.n_outcomes_ = data.treatment.shape[1], y.shape[1]
         return self
 

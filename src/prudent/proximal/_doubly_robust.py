@@ -6,6 +6,7 @@ is the paper's, times the density of A; no density is estimated, because E[q m(A
 over independent A and (W, X), which data give at once.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,8 @@ class PKDR(DirectEffect):
         coefficient = solve_moments(moments.T @ features / len(x), goal[:, None], np.array([self.penalty_]))[0]
         # The mean of q is one (take m = 1); the penalty has shrunk it.
         mean = float(np.mean(features @ coefficient))
+        if mean <= 0:
+            warnings.warn("the treatment bridge has no positive mean: PKDR's correction means nothing.", stacklevel=4)
         self.coefficient_ = coefficient / mean if mean > 0 else coefficient
 
     def _effect(self, treatment: Matrix) -> Matrix:

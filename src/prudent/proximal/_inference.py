@@ -11,9 +11,10 @@ squared standard error: the first term brings the spread of W, the second the no
 q = E[xi(X) | C], where xi minimises E[(E[xi(X)|C])^2] / 2 - E[xi(a, W)] + penalty |xi|^2 (Bennett et al., 2022). Here
 xi is linear in a few fixed features, so that the minimiser is a ridge solution. The features are the directions in
 which h may be wrong. If the fitted h is linear they are constant and columns, with linear projections on C and no
-penalty: value and standard error are then those of two-stage least squares. Otherwise they are also squares, products
-and h itself, with conditional means out of fold and a penalty that falls with the root of n: a smaller one would
-divide by noise where C hardly moves a feature, a chosen one would jump from treatment to treatment.
+penalty: value and standard error are then those of two-stage least squares. Otherwise they are also h itself and, of
+at most six columns, squares and products, with conditional means out of fold and a penalty that falls with the root of
+n: a smaller one would divide by noise where C hardly moves a feature, a chosen one would jump from treatment to
+treatment.
 
 What it assumes: rows (or groups) are independent; the bridge is identified (see the proxies' strength in
 ``diagnose``); h, which is fitted on the same rows, is smooth enough for its residuals there to speak for new rows (the
@@ -28,15 +29,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import stdtrit
 
 from prudent.cmr._arrays import Matrix, Scaler, shared_columns
 from prudent.cmr._base import regress_out_of_fold
 
 # Wider inputs get no squares and products.
 MAX_CURVED = 6
-# Wider inputs are projected on this many principal components.
-MAX_INPUTS = 20
 N_FOLDS = 5
 # Times 1 / sqrt(n), for features in standard units: about 0.01 at n = 1000.
 PENALTY = 0.3
@@ -58,9 +57,9 @@ class Interval:
     level: float
 
     @classmethod
-    def of(cls, value: np.ndarray, error: np.ndarray, plug_in: np.ndarray, level: float) -> "Interval":
-        """Normal interval."""
-        reach = float(ndtri(0.5 + level / 2)) * error
+    def of(cls, value: np.ndarray, error: np.ndarray, plug_in: np.ndarray, *, level: float, n_units: int) -> "Interval":
+        """Interval by Student's law, which matters where there are few units (groups)."""
+        reach = float(stdtrit(n_units - 1, 0.5 + level / 2)) * error
         return cls(value, error, value - reach, value + reach, plug_in, level)
 
     def __str__(self) -> str:
@@ -74,36 +73,39 @@ class Interval:
 class Features:
     """Functions of x, of which xi is a linear combination; see the module's text.
 
-    ``columns`` is the projection to standard units (or principal components), ``h_scale`` and ``h_mean`` standardise
-    the bridge, one number per outcome; both are empty for a linear bridge.
+    ``mean`` and ``scale`` bring columns to standard units, ``h_mean`` and ``h_scale`` the bridge, one number per
+    outcome; ``centre`` has the means of the products. The last three are empty for a linear bridge.
     """
 
     mean: np.ndarray
-    columns: np.ndarray
+    scale: np.ndarray
     h_mean: np.ndarray
     h_scale: np.ndarray
+    centre: np.ndarray
 
     @classmethod
     def of(cls, x: Matrix, h: Matrix) -> "Features":
         """Scales from the rows of ``x`` and the bridge there."""
-        scaler, bridge = Scaler.of(x), Scaler.of(h)
-        if x.shape[1] <= MAX_INPUTS:
-            columns = np.diag(1 / scaler.scale)
-        else:
-            _, spread, directions = np.linalg.svd((x - scaler.mean) / scaler.scale, full_matrices=False)
-            spread = np.maximum(spread[:MAX_INPUTS] / np.sqrt(len(x)), 1e-12)
-            columns = (directions[:MAX_INPUTS] / spread[:, None] / scaler.scale).T
+        scaler, bridge, none = Scaler.of(x), Scaler.of(h), np.empty(0)
         if _is_linear(x, h):
-            return cls(scaler.mean, columns, np.empty(0), np.empty(0))
-        return cls(scaler.mean, columns, bridge.mean, bridge.scale)
+            return cls(scaler.mean, scaler.scale, none, none, none)
+        raw = cls(scaler.mean, scaler.scale, bridge.mean, bridge.scale, none)
+        # The constant is not penalised. Products that are not centred would carry a part of it, and be penalised.
+        z = raw.standard(x)
+        centre = np.array([np.mean(z[:, i] * z[:, j]) for i, j in raw.products])
+        return dataclasses.replace(raw, centre=centre)
+
+    def standard(self, x: Matrix) -> np.ndarray:
+        """Columns in standard units."""
+        return (x - self.mean) / self.scale
 
     def __call__(self, x: Matrix, h: Matrix) -> np.ndarray:
         """Constant, columns, h, products z_i z_j for i <= j."""
-        z = (x - self.mean) @ self.columns
+        z = self.standard(x)
         parts = [np.ones((len(z), 1)), z]
         if not self.is_linear:
             parts.append((h - self.h_mean) / self.h_scale)
-        parts += [(z[:, i] * z[:, j])[:, None] for i, j in self.products]
+        parts += [(z[:, i] * z[:, j] - mean)[:, None] for (i, j), mean in zip(self.products, self.centre, strict=True)]
         return np.hstack(parts)
 
     @property
@@ -114,7 +116,7 @@ class Features:
     @property
     def products(self) -> list[tuple[int, int]]:
         """Pairs of columns whose product is a feature."""
-        width = self.columns.shape[1]
+        width = len(self.mean)
         if self.is_linear or width > MAX_CURVED:
             return []
         return [(i, j) for i in range(width) for j in range(i, width)]
@@ -124,20 +126,18 @@ class Features:
 
         What stands in C is known exactly, and goes out of the expectation of a product.
         """
-        values = self(x, h)
-        result = np.ones_like(values)
-        result[:, 1:] = regress(values[:, 1:])
-        if x.shape[1] > MAX_INPUTS:
-            return result
-        known = set(shared_columns(x, c))
-        columns = slice(1, 1 + x.shape[1])
-        for i in known:
-            result[:, 1 + i] = values[:, 1 + i]
-        z, mean = values[:, columns], result[:, columns]
-        first = values.shape[1] - len(self.products)
+        values, width = self(x, h), x.shape[1]
+        known, first = set(shared_columns(x, c)), 1 + width + len(self.h_mean)
+        free = [1 + i for i in range(width) if i not in known]
+        free += range(1 + width, first)
+        free += [first + k for k, (i, j) in enumerate(self.products) if i not in known and j not in known]
+        result = values.copy()
+        result[:, free] = regress(values[:, free])
+        z, mean = values[:, 1 : 1 + width], result[:, 1 : 1 + width]
         for number, (i, j) in enumerate(self.products):
             if i in known or j in known:
-                result[:, first + number] = z[:, i] * mean[:, j] if i in known else mean[:, i] * z[:, j]
+                product = z[:, i] * mean[:, j] if i in known else mean[:, i] * z[:, j]
+                result[:, first + number] = product - self.centre[number]
         return result
 
 
@@ -183,13 +183,17 @@ class Correction:
         weight = self.conditional @ self._representer(self.features(at_treatment, h).mean(axis=0))
         return h + weight[:, None] * self.residual
 
+    @property
+    def n_units(self) -> int:
+        """Independent units: groups, or rows."""
+        return int(self.unit.max()) + 1
+
     def mean(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(mean, standard error) per outcome of scores, or of differences of scores."""
         value = scores.mean(axis=0)
-        deviation = np.zeros((self.unit.max() + 1, scores.shape[1]))
+        deviation = np.zeros((self.n_units, scores.shape[1]))
         np.add.at(deviation, self.unit, scores - value)
-        n_units = len(deviation)
-        error = np.sqrt(n_units / max(n_units - 1, 1) * np.sum(deviation**2, axis=0)) / len(scores)
+        error = np.sqrt(self.n_units / max(self.n_units - 1, 1) * np.sum(deviation**2, axis=0)) / len(scores)
         return value, error
 
     def _representer(self, target: np.ndarray) -> np.ndarray:
@@ -200,7 +204,7 @@ class Correction:
         if self.features.is_linear:
             return np.linalg.lstsq(gram, target, rcond=None)[0]
         # Tikhonov's filter: the matrix is not symmetric, and gram + ridge could be singular.
-        ridge = np.eye(len(gram)) * PENALTY**2 / (self.unit.max() + 1)
+        ridge = np.eye(len(gram)) * PENALTY**2 / self.n_units
         ridge[0, 0] = 0.0
         return np.linalg.solve(gram.T @ gram + ridge, gram.T @ target)
 

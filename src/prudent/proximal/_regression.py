@@ -166,14 +166,15 @@ class ProximalRegression:
         # The proxies and contexts to average over; they are saved with the model, which could not do its work without.
         self.sample_ = np.hstack([parts["outcome_proxy"], parts["context"]])
         for text in self.diagnosis_.warnings():
-            warnings.warn(text, stacklevel=2)
+            if text not in self.diagnosis_.notes:  # of which the estimator has warned
+                warnings.warn(text, stacklevel=2)
         return self
 
     def effect(self, treatment: Any, *, return_error: bool = False) -> Any:
         """Mean outcome E[Y | do(a)] if the treatment is set to a; :meth:`contrast` has differences.
 
-        It is the mean of the bridge h(a, W, context) over the observed proxies and contexts. Treatments outside the
-        observed range are warned about.
+        It is the mean of the bridge h(a, W, context) over the observed proxies and contexts; over an even choice of
+        them where treatments times rows exceed two million. Treatments outside the observed range are warned about.
 
         Returns shape (n,) or (n, outcomes). With ``return_error`` a pair: the debiased effect, to which the standard
         error belongs, and the standard error (spread of W and noise of h), as in :meth:`interval`.
@@ -183,8 +184,7 @@ class ProximalRegression:
             found = self.interval(treatment)
             return found.value, found.standard_error
         encoded = self._encode_treatment(treatment)
-        values = np.stack([h.mean(axis=0) for _, h in self._bridge_over(encoded, self._subset(len(encoded)))])
-        return values[:, 0] if values.shape[1] == 1 else values
+        return self._means(encoded, self._subset(len(encoded)))
 
     def interval(self, treatment: Any, *, baseline: Any = None, level: float = 0.95) -> Interval:
         """Debiased mean outcome with standard errors and a confidence interval for every treatment by itself.
@@ -192,8 +192,9 @@ class ProximalRegression:
         With ``baseline`` (one treatment, or as many as there are) the same of the difference to it.
 
         The estimate is the mean of h(a, W) + q(A, V) (Y - h(A, W)), where q represents the average over W. It corrects
-        errors of h that are constant, linear or quadratic in (a, w), or a multiple of h, and assumes that others are
-        small; far from the observed treatments it extrapolates. ``prudent.proximal._inference`` has the formulas.
+        errors of h that are constant, and in part (a penalty keeps it stable) those that are linear in (a, w, x), a
+        multiple of h or, of at most six columns, quadratic; it assumes that others are small. Far from the observed
+        treatments it extrapolates. ``prudent.proximal._inference`` has the formulas.
         """
         self._check_fitted()
         if not 0 < level < 1:
@@ -209,7 +210,7 @@ class ProximalRegression:
         stacked = [np.stack(part) for part in (values, errors, plug_in)]
         if stacked[0].shape[1] == 1:
             stacked = [part[:, 0] for part in stacked]
-        return Interval.of(*stacked, level)
+        return Interval.of(*stacked, level=level, n_units=self.correction_.n_units)
 
     def _scores(self, treatment: np.ndarray, baseline: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Scores and bridge per row, for every treatment; differences where there is a baseline."""
@@ -217,8 +218,7 @@ class ProximalRegression:
         if baseline is None:
             yield from found
             return
-        if len(baseline) not in (1, len(treatment)):
-            raise DataError(f"baseline needs one treatment or {len(treatment)}, got {len(baseline)}.")
+        _check_baseline(treatment, baseline)
         below = [(self.correction_.scores(rows, h), h) for rows, h in self._bridge_over(baseline, self.sample_)]
         for number, (scores, h) in enumerate(found):
             scores_below, h_below = below[number % len(below)]
@@ -232,7 +232,12 @@ class ProximalRegression:
         if return_error:
             found = self.interval(treatment, baseline=baseline)
             return found.value, found.standard_error
-        return self.effect(treatment) - self.effect(baseline)
+        self._check_fitted()
+        above, below = self._encode_treatment(treatment), self._encode_treatment(baseline)
+        _check_baseline(above, below)
+        # Both over the same proxies: else part of the difference would be that of two samples.
+        sample = self._subset(max(len(above), len(below)))
+        return self._means(above, sample) - self._means(below, sample)
 
     def bridge(self, treatment: Any, proxy: Any, context: Any = None) -> np.ndarray:
         """h(a, w, x), shape (n,) or (n, outcomes). One row of an argument serves for all rows of the others."""
@@ -282,7 +287,8 @@ class ProximalRegression:
     def save(self, folder: str | Path) -> Path:
         """Write the model as ``model.json`` and ``weights.safetensors``; read it with :func:`prudent.load`.
 
-        The folder holds the proxies and contexts of the training rows: effects are averages over them.
+        The folder holds the training rows: effects are averages over their proxies and contexts, and from what
+        standard errors need, treatments and outcomes can be computed, too.
         """
         self._check_fitted()
         from prudent._storage import save_model
@@ -363,6 +369,10 @@ class ProximalRegression:
             warnings.warn(outside, stacklevel=3)
         return self._compressed("treatment", encoded)
 
+    def _means(self, encoded: np.ndarray, sample: np.ndarray) -> np.ndarray:
+        values = np.stack([h.mean(axis=0) for _, h in self._bridge_over(encoded, sample)])
+        return values[:, 0] if values.shape[1] == 1 else values
+
     def _subset(self, n_treatments: int) -> np.ndarray:
         """All observed proxies, or an even choice of them where the number of treatments makes that too many."""
         count = max(MIN_PROXIES, MAX_ROWS // max(n_treatments, 1))
@@ -386,6 +396,11 @@ def flatten_pictures(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim in (3, 4):
         return value.reshape(len(value), -1)
     return value
+
+
+def _check_baseline(treatment: np.ndarray, baseline: np.ndarray) -> None:
+    if len(baseline) not in (1, len(treatment)):
+        raise DataError(f"baseline needs one treatment or {len(treatment)}, got {len(baseline)}.")
 
 
 def _freedom(role: Role) -> int:

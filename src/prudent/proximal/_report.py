@@ -40,13 +40,14 @@ def summarise(model: "ProximalRegression") -> str:
     if model.roles_["treatment"].is_categorical or model.roles_["treatment"].width == 1:
         treatments = candidate_treatments(model, 5)
         found = model.interval(treatments)
-        lines += ["", f"{'treatment':>12}  {'effect':>12}  {'debiased':>12}  {'std. error':>12}"]
-        columns = (
-            np.reshape(v, (len(treatments), -1))[:, 0] for v in (found.plug_in, found.value, found.standard_error)
-        )
-        for treatment, *row in zip(treatments, *columns, strict=True):
-            shown = f"{treatment:.4g}" if isinstance(treatment, int | float) else str(treatment)
-            lines.append(f"{shown:>12}  " + "  ".join(f"{v:12.4g}" for v in row))
+        columns = [np.reshape(v, (len(treatments), -1)) for v in (found.plug_in, found.value, found.standard_error)]
+        names = model.roles_["outcome"].names
+        for number, name in enumerate(names):
+            lines += ["", *([name] if len(names) > 1 else [])]
+            lines.append(f"{'treatment':>12}  {'effect':>12}  {'debiased':>12}  {'std. error':>12}")
+            for treatment, *row in zip(treatments, *(part[:, number] for part in columns), strict=True):
+                shown = f"{treatment:.4g}" if isinstance(treatment, int | float) else str(treatment)
+                lines.append(f"{shown:>12}  " + "  ".join(f"{v:12.4g}" for v in row))
     return "\n".join(lines)
 
 
