@@ -127,6 +127,41 @@ def test_a_constant_error_of_a_curved_bridge_is_corrected():
     assert found[1] == pytest.approx(found[0], abs=1e-6)
 
 
+def test_outcomes_near_a_treatment_correct_the_bridge_there():
+    from prudent.proximal._inference import Correction
+
+    data = datasets.make_linear_proximal(4000, seed=1)
+    x, c = np.hstack([data.treatment, data.outcome_proxy]), np.hstack([data.treatment, data.treatment_proxy])
+    y, truth = data.outcome + np.sin(2 * data.treatment), data.truth([0.8])[0] + np.sin(1.6)
+
+    def bridge(rows):  # without the wave
+        return 2 * rows[:, :1] + 2 * rows[:, 1:] - 1.5 + 0.1 * np.tanh(rows[:, 1:])
+
+    at = np.hstack([np.full((4000, 1), 0.8), data.outcome_proxy])
+    (without, _), (with_bump, error) = (
+        correction.mean(correction.scores(at, bridge(at)))
+        for correction in (Correction.of(y, x, c, bridge(x), seed=0, is_local=b) for b in (False, True))
+    )
+    assert without[0] - truth < -0.3
+    assert abs(with_bump[0] - truth) < 2 * error[0] < 0.3
+
+
+def test_intervals_say_what_share_of_the_average_has_no_data(frame):
+    data = datasets.make_demand_proximal(1000, seed=1000)
+    demand = ProximalRegression(LinearIV(), seed=0).fit(**data.roles())
+    found = demand.interval([10.0, 20.0, 26.0])
+    assert found.without_data[0] > 0.5 > found.without_data[1] > 0.2 > 0.1 > found.without_data[2]
+    assert demand.interval([26.0], baseline=[10.0]).without_data == pytest.approx(found.without_data[:1])
+    assert "69%" in str(found).splitlines()[1]
+    linear = ProximalRegression(LinearIV(), seed=0).fit(frame, **ROLES)
+    assert linear.interval([0.0]).without_data[0] < 0.03
+    wide = ProximalRegression(LinearIV(), seed=0).fit(
+        **datasets.make_linear_proximal(400, seed=0).roles(), context=np.random.default_rng(0).normal(size=(400, 8))
+    )
+    assert wide.interval([0.0]).without_data is None
+    assert "?" in str(wide.interval([0.0]))
+
+
 def test_standard_errors_change_smoothly_with_the_treatment(model):
     error = model.interval(np.linspace(-1, 1, 41)).standard_error
     assert np.max(np.abs(np.diff(np.log(error)))) < 0.2

@@ -108,8 +108,12 @@ def effect(
         rows = [[value] for value in asked]
     found = fitted.interval(asked, level=level)
     columns = (found.plug_in, found.value, found.standard_error, found.lower, found.upper)
-    table = [[*row, *values] for row, (_, *values) in zip(rows, pair_rows(range(len(rows)), *columns), strict=True)]
-    header = [*role.names, "effect", "debiased", "standard error", "lower", "upper"]
+    shares: list[Any] = found.shares if not as_json or found.without_data is None else found.without_data.tolist()
+    table = [
+        [*row, *values, share]
+        for row, (_, *values), share in zip(rows, pair_rows(range(len(rows)), *columns), shares, strict=True)
+    ]
+    header = [*role.names, "effect", "debiased", "standard error", "lower", "upper", "without data"]
     show("mean outcome if the treatment is set, E[outcome | do(treatment)]", header, table, as_json=as_json)
 
 

@@ -14,7 +14,8 @@ which h may be wrong. If the fitted h is linear they are constant and columns, w
 penalty: value and standard error are then those of two-stage least squares. Otherwise they are also h itself and, of
 at most six columns, squares and products, with conditional means out of fold and a penalty that falls with the root of
 n: a smaller one would divide by noise where C hardly moves a feature, a chosen one would jump from treatment to
-treatment.
+treatment. For a scalar, continuous treatment a bump around a stands in place of its square: the outcomes of those who
+had about this treatment correct the bridge there, whatever its shape elsewhere.
 
 What it assumes: rows (or groups) are independent; the bridge is identified (see the proxies' strength in
 ``diagnose``); h, which is fitted on the same rows, is smooth enough for its residuals there to speak for new rows (the
@@ -39,6 +40,11 @@ MAX_CURVED = 6
 N_FOLDS = 5
 # Times 1 / sqrt(n), for features in standard units: about 0.01 at n = 1000.
 PENALTY = 0.3
+# Width of the bump in standard deviations of the treatment at 1000 units; it falls with the fifth root of their number.
+WIDTH = 0.5
+# A pair (a, w) is without data if it is farther from all rows than all but this share of rows is from the next one.
+FAR = 0.01
+MAX_PAIRS = 1000
 PARTS = ("values", "conditional", "residual", "unit")
 
 
@@ -46,7 +52,9 @@ PARTS = ("values", "conditional", "residual", "unit")
 class Interval:
     """Debiased mean outcome under treatments that are set, with standard errors and a confidence interval.
 
-    ``plug_in`` is what ``effect`` gives; the difference to ``value`` is the estimated bias of h.
+    ``plug_in`` is what ``effect`` gives; the difference to ``value`` is the estimated bias of h. ``without_data`` is
+    the share of the proxies and contexts averaged over that no row has together with about this treatment: there h is
+    an extrapolation, which no interval accounts for. (None where there are too many columns to say.)
     """
 
     value: np.ndarray
@@ -55,17 +63,37 @@ class Interval:
     upper: np.ndarray
     plug_in: np.ndarray
     level: float
+    without_data: np.ndarray | None
 
     @classmethod
-    def of(cls, value: np.ndarray, error: np.ndarray, plug_in: np.ndarray, *, level: float, n_units: int) -> "Interval":
+    def of(
+        cls,
+        value: np.ndarray,
+        error: np.ndarray,
+        plug_in: np.ndarray,
+        *,
+        level: float,
+        n_units: int,
+        without_data: np.ndarray | None,
+    ) -> "Interval":
         """Interval by Student's law, which matters where there are few units (groups)."""
         reach = float(stdtrit(n_units - 1, 0.5 + level / 2)) * error
-        return cls(value, error, value - reach, value + reach, plug_in, level)
+        return cls(value, error, value - reach, value + reach, plug_in, level, without_data)
+
+    @property
+    def shares(self) -> list[str]:
+        """``without_data`` as text."""
+        return ["?"] * len(self.value) if self.without_data is None else [f"{v:.0%}" for v in self.without_data]
 
     def __str__(self) -> str:
-        lines = [f"{'value':>12} {'std. error':>12} {'lower':>12} {'upper':>12}   ({self.level:.0%} interval)"]
-        for row in zip(*(np.ravel(v) for v in (self.value, self.standard_error, self.lower, self.upper)), strict=True):
-            lines.append(" ".join(f"{v:12.5g}" for v in row))
+        lines = [
+            f"{'value':>12} {'std. error':>12} {'lower':>12} {'upper':>12} {'without data':>13}"
+            f"   ({self.level:.0%} interval)"
+        ]
+        n_outcomes = self.value.size // len(self.value)
+        columns = (np.ravel(v) for v in (self.value, self.standard_error, self.lower, self.upper))
+        for share, *row in zip(np.repeat(self.shares, n_outcomes), *columns, strict=True):
+            lines.append(" ".join(f"{v:12.5g}" for v in row) + f" {share:>13}")
         return "\n".join(lines)
 
 
@@ -74,7 +102,8 @@ class Features:
     """Functions of x, of which xi is a linear combination; see the module's text.
 
     ``mean`` and ``scale`` bring columns to standard units, ``h_mean`` and ``h_scale`` the bridge, one number per
-    outcome; ``centre`` has the means of the products. The last three are empty for a linear bridge.
+    outcome; ``centre`` has the means of the products. The last three are empty for a linear bridge. ``width`` is that
+    of the bump around a treatment (the first column), 0 where there is none.
     """
 
     mean: np.ndarray
@@ -82,14 +111,15 @@ class Features:
     h_mean: np.ndarray
     h_scale: np.ndarray
     centre: np.ndarray
+    width: float
 
     @classmethod
-    def of(cls, x: Matrix, h: Matrix) -> "Features":
+    def of(cls, x: Matrix, h: Matrix, width: float = 0.0) -> "Features":
         """Scales from the rows of ``x`` and the bridge there."""
         scaler, bridge, none = Scaler.of(x), Scaler.of(h), np.empty(0)
         if _is_linear(x, h):
-            return cls(scaler.mean, scaler.scale, none, none, none)
-        raw = cls(scaler.mean, scaler.scale, bridge.mean, bridge.scale, none)
+            return cls(scaler.mean, scaler.scale, none, none, none, 0.0)
+        raw = cls(scaler.mean, scaler.scale, bridge.mean, bridge.scale, none, width)
         # The constant is not penalised. Products that are not centred would carry a part of it, and be penalised.
         z = raw.standard(x)
         centre = np.array([np.mean(z[:, i] * z[:, j]) for i, j in raw.products])
@@ -119,7 +149,7 @@ class Features:
         width = len(self.mean)
         if self.is_linear or width > MAX_CURVED:
             return []
-        return [(i, j) for i in range(width) for j in range(i, width)]
+        return [(i, j) for i in range(width) for j in range(i, width) if (i, j) != (0, 0) or not self.width]
 
     def conditional(self, x: Matrix, h: Matrix, regress: Callable[[np.ndarray], np.ndarray], c: Matrix) -> np.ndarray:
         """E[features | C], by ``regress`` where a feature is not known given C.
@@ -161,18 +191,23 @@ class Correction:
     unit: np.ndarray
 
     @classmethod
-    def of(cls, y: Matrix, x: Matrix, c: Matrix, h: Matrix, *, seed: int, groups: Any = None) -> "Correction":
-        """From the training rows and the bridge ``h`` at their x."""
-        features = Features.of(x, h)
-        values = features(x, h)
+    def of(
+        cls, y: Matrix, x: Matrix, c: Matrix, h: Matrix, *, seed: int, groups: Any = None, is_local: bool = False
+    ) -> "Correction":
+        """From the training rows and the bridge ``h`` at their x.
+
+        ``is_local``: the first column of x is the only treatment, and continuous.
+        """
         groups = None if groups is None else np.asarray(groups).reshape(-1)
+        unit = np.arange(len(x)) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+        features = Features.of(x, h, WIDTH * (1000 / (unit.max() + 1)) ** 0.2 if is_local else 0.0)
+        values = features(x, h)
         if features.is_linear:
             design = np.hstack([np.ones((len(c), 1)), Scaler.of(c).forward(c)])
             conditional = design @ np.linalg.lstsq(design, values, rcond=None)[0]
         else:
             regress = functools.partial(regress_out_of_fold, c=c, seed=seed, n_folds=N_FOLDS, groups=groups)
             conditional = features.conditional(x, h, regress, c)
-        unit = np.arange(len(x)) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
         return cls(features, values, conditional, y - h, unit)
 
     def scores(self, at_treatment: Matrix, h: np.ndarray) -> np.ndarray:
@@ -180,8 +215,33 @@ class Correction:
 
         ``at_treatment`` has the rows (a, W_i, context_i), ``h`` the bridge there, (n, outcomes).
         """
-        weight = self.conditional @ self._representer(self.features(at_treatment, h).mean(axis=0))
-        return h + weight[:, None] * self.residual
+        at = self.features(at_treatment, h)
+        target, values, conditional = at.mean(axis=0), self.values, self.conditional
+        if self.features.width:
+            # The treatment is known given C, and so is what is near it.
+            bump = np.exp(-0.5 * ((values[:, 1] - at[0, 1]) / self.features.width) ** 2)
+            scaler = Scaler.of(bump[:, None])
+            near = (bump - scaler.mean) / scaler.scale
+            values, conditional = (np.column_stack([part, near]) for part in (values, conditional))
+            target = np.append(target, (1 - scaler.mean) / scaler.scale)
+        return h + (conditional @ self._representer(values, conditional, target))[:, None] * self.residual
+
+    def without_data(self, at_treatment: Matrix) -> float | None:
+        """Share of the rows (a, W_i, context_i) near which there is no training row; None of more than six columns."""
+        if len(self.features.mean) > MAX_CURVED:
+            return None
+        tree, reach = self._neighbours
+        asked = at_treatment[np.linspace(0, len(at_treatment) - 1, min(len(at_treatment), MAX_PAIRS)).astype(int)]
+        return float(np.mean(tree.query(self.features.standard(asked))[0] > reach))
+
+    @functools.cached_property
+    def _neighbours(self) -> tuple[Any, float]:
+        """Tree of the training rows in standard units, and how far nearly all of them are from the next one."""
+        from scipy.spatial import KDTree
+
+        rows = self.values[:, 1 : 1 + len(self.features.mean)]
+        tree = KDTree(rows)
+        return tree, float(np.quantile(tree.query(rows, k=2)[0][:, 1], 1 - FAR))
 
     @property
     def n_units(self) -> int:
@@ -196,11 +256,11 @@ class Correction:
         error = np.sqrt(self.n_units / max(self.n_units - 1, 1) * np.sum(deviation**2, axis=0)) / len(scores)
         return value, error
 
-    def _representer(self, target: np.ndarray) -> np.ndarray:
+    def _representer(self, values: np.ndarray, conditional: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Coefficients of xi, see the module's text; the constant is not penalised."""
         # E[features E[features | C]'] from the features themselves on the left: a first stage that shrinks, as ridge
         # does, then changes the scale of the instruments and not the solution.
-        gram = self.values.T @ self.conditional / len(self.values)
+        gram = values.T @ conditional / len(values)
         if self.features.is_linear:
             return np.linalg.lstsq(gram, target, rcond=None)[0]
         # Tikhonov's filter: the matrix is not symmetric, and gram + ridge could be singular.
@@ -217,5 +277,6 @@ class Correction:
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> "Correction":
         """Inverse of :meth:`to_arrays`."""
-        features = Features(*(arrays[f"correction.features.{f.name}"] for f in dataclasses.fields(Features)))
+        parts = {f.name: arrays[f"correction.features.{f.name}"] for f in dataclasses.fields(Features)}
+        features = Features(**parts | {"width": float(np.ravel(parts["width"])[0])})
         return cls(features, *(arrays[f"correction.{name}"] for name in PARTS))

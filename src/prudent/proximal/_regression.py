@@ -139,7 +139,11 @@ class ProximalRegression:
                 "more treatment proxies, or leave out outcome proxies."
             ) from None
         h = estimator.predict(x)
-        correction = Correction.of(y, x, c, h, seed=int(self.seed), groups=groups)
+        levels = None
+        if matrices["treatment"].shape[1] == 1 and is_discrete(matrices["treatment"][:, 0]):
+            levels = [float(v) for v in np.unique(matrices["treatment"])]
+        is_local = matrices["treatment"].shape[1] == 1 and levels is None
+        correction = Correction.of(y, x, c, h, seed=int(self.seed), groups=groups, is_local=is_local)
         diagnosis = ProximalDiagnosis.of(
             estimator,
             y,
@@ -159,9 +163,7 @@ class ProximalRegression:
             inputs = [name for name in ("treatment", "outcome_proxy", "context") if name in roles]
             names = [name for role in inputs for name in _encoded_names(roles[role], parts[role].shape[1])]
             estimator.report_ = estimator.report_.with_names(names, roles["outcome"].names)
-        self.treatment_levels_ = None
-        if matrices["treatment"].shape[1] == 1 and is_discrete(matrices["treatment"][:, 0]):
-            self.treatment_levels_ = [float(v) for v in np.unique(matrices["treatment"])]
+        self.treatment_levels_ = levels
         self.treatment_range_ = np.stack([matrices["treatment"].min(axis=0), matrices["treatment"].max(axis=0)])
         # The proxies and contexts to average over; they are saved with the model, which could not do its work without.
         self.sample_ = np.hstack([parts["outcome_proxy"], parts["context"]])
@@ -193,8 +195,9 @@ class ProximalRegression:
 
         The estimate is the mean of h(a, W) + q(A, V) (Y - h(A, W)), where q represents the average over W. It corrects
         errors of h that are constant, and in part (a penalty keeps it stable) those that are linear in (a, w, x), a
-        multiple of h or, of at most six columns, quadratic; it assumes that others are small. Far from the observed
-        treatments it extrapolates. ``prudent.proximal._inference`` has the formulas.
+        multiple of h or, of at most six columns, quadratic, and what h gets wrong around a continuous treatment a
+        whatever w is; it assumes that others are small. Far from the observed treatments it extrapolates.
+        ``prudent.proximal._inference`` has the formulas.
         """
         self._check_fitted()
         if not 0 < level < 1:
@@ -210,7 +213,12 @@ class ProximalRegression:
         stacked = [np.stack(part) for part in (values, errors, plug_in)]
         if stacked[0].shape[1] == 1:
             stacked = [part[:, 0] for part in stacked]
-        return Interval.of(*stacked, level=level, n_units=self.correction_.n_units)
+        return Interval.of(
+            *stacked,
+            level=level,
+            n_units=self.correction_.n_units,
+            without_data=self._without_data(encoded if other is None else np.vstack([encoded, other]), len(encoded)),
+        )
 
     def _scores(self, treatment: np.ndarray, baseline: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Scores and bridge per row, for every treatment; differences where there is a baseline."""
@@ -223,6 +231,17 @@ class ProximalRegression:
         for number, (scores, h) in enumerate(found):
             scores_below, h_below = below[number % len(below)]
             yield scores - scores_below, h - h_below
+
+    def _without_data(self, encoded: np.ndarray, n_asked: int) -> np.ndarray | None:
+        """Of every treatment asked for; with baselines behind them the larger share of the two."""
+        shares = [
+            self.correction_.without_data(np.hstack([np.tile(a, (len(self.sample_), 1)), self.sample_]))
+            for a in encoded
+        ]
+        if None in shares:
+            return None
+        found, below = np.split(np.array(shares, dtype=float), [n_asked])
+        return np.maximum(found, np.resize(below, n_asked)) if len(below) else found
 
     def contrast(self, treatment: Any, baseline: Any, *, return_error: bool = False) -> Any:
         """Mean outcome under ``treatment`` less that under ``baseline``.

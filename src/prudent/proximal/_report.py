@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from prudent.proximal._regression import ProximalRegression
 
 CURVE_POINTS = 40
+# Treatments at which more of the average is without data are shaded.
+SHADED = 0.1
 
 
 def candidate_treatments(model: "ProximalRegression", count: int) -> list[Any]:
@@ -44,10 +46,14 @@ def summarise(model: "ProximalRegression") -> str:
         names = model.roles_["outcome"].names
         for number, name in enumerate(names):
             lines += ["", *([name] if len(names) > 1 else [])]
-            lines.append(f"{'treatment':>12}  {'effect':>12}  {'debiased':>12}  {'std. error':>12}")
-            for treatment, *row in zip(treatments, *(part[:, number] for part in columns), strict=True):
+            lines.append(
+                f"{'treatment':>12}  {'effect':>12}  {'debiased':>12}  {'std. error':>12}  {'without data':>12}"
+            )
+            for treatment, share, *row in zip(
+                treatments, found.shares, *(part[:, number] for part in columns), strict=True
+            ):
                 shown = f"{treatment:.4g}" if isinstance(treatment, int | float) else str(treatment)
-                lines.append(f"{shown:>12}  " + "  ".join(f"{v:12.4g}" for v in row))
+                lines.append(f"{shown:>12}  " + "  ".join(f"{v:12.4g}" for v in row) + f"  {share:>12}")
     return "\n".join(lines)
 
 
@@ -77,6 +83,17 @@ def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, l
             (line,) = ax.plot(places, plug_in[:, number], label=f"estimate{of}")
             ax.plot(places, middle, ":", color=line.get_color(), label="debiased" if number == 0 else None)
             ax.fill_between(treatments, low, high, color=line.get_color(), alpha=0.2, label=label)
+    if is_curve and found.without_data is not None and np.any(found.without_data > SHADED):
+        ax.fill_between(
+            treatments,
+            *ax.get_ylim(),
+            where=found.without_data > SHADED,
+            color="0.5",
+            alpha=0.12,
+            linewidth=0,
+            zorder=0,
+            label=f"over {SHADED:.0%} without data",
+        )
     if truth is not None:
         known = [float(np.mean(truth(a))) for a in treatments]
         ax.plot(places, known, "k--" if is_curve else "kx", linewidth=1, label="truth")
