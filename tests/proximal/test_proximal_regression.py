@@ -13,7 +13,7 @@ import prudent
 from prudent import ProximalRegression, datasets
 from prudent.cmr import MomentError, MomentEstimator, TwoStageLeastSquares
 from prudent.errors import DataError, ModelFileError, NotFittedError, RoleError
-from prudent.proximal import _regression
+from prudent.proximal import _averages
 from prudent.proximal._copies import check_copies
 
 ROLES = {"outcome": "y", "treatment": "a", "outcome_proxy": "w", "treatment_proxy": "v"}
@@ -104,8 +104,8 @@ def test_standard_errors_hold_with_many_context_columns():
 
 def test_a_contrast_is_over_one_sample_of_proxies(frame, monkeypatch):
     model = ProximalRegression(LinearIV(), seed=0).fit(frame, **ROLES)
-    monkeypatch.setattr(_regression, "MAX_ROWS", 800)
-    monkeypatch.setattr(_regression, "MIN_PROXIES", 10)
+    monkeypatch.setattr(_averages, "MAX_ROWS", 800)
+    monkeypatch.setattr(_averages, "MIN_UNITS", 10)
     assert model.effect([1.0])[0] != model.effect([1.0] * 20)[0]
     np.testing.assert_allclose(model.contrast([1.0] * 20, [1.0]), 0.0, atol=1e-12)
 
@@ -337,6 +337,10 @@ def test_pictures_are_compressed():
     assert model.estimator_.coefficients_.shape == (1 + 64 + 16, 1)
     assert set(model.compression_) == {"treatment", "outcome_proxy"}
     assert model.effect(treatment[:3]).shape == (3,)
+    directions = model.compression_["outcome_proxy"].directions
+    np.testing.assert_allclose(directions.T @ directions, np.eye(16), atol=1e-10)
+    spread = model.compression_["outcome_proxy"](proxy.reshape(n, -1)).std(axis=0)
+    np.testing.assert_allclose(spread, spread[0], rtol=1e-3)
     assert "variance kept" in str(model.diagnose())
     assert whole.estimator_.coefficients_.shape == (1 + 144 + 144, 1)
 

@@ -87,7 +87,7 @@ class ProximalDiagnosis:
             strength=tuple(partial_strength(*column) for column in zip(w.T, predicted.T, without.T, strict=True)),
             # Most components of a picture are noise, which no proxy moves: there the strongest decides.
             weakest=(
-                strongest_direction(w, c, known, seed, groups)
+                strongest_direction(w, parts["treatment_proxy"], known, seed, groups)
                 if "outcome_proxy" in kept
                 else weakest_direction(w, predicted, without)
             ),
@@ -203,46 +203,47 @@ def weakest_direction(w: Matrix, predicted: Matrix, without: Matrix) -> Strength
 
     ``predicted`` and ``without`` are out-of-fold means of ``w`` with and without the treatment proxies.
     """
-    free, explained = _standard(w - without, predicted - without)
-    direction = _directions(free, explained)[:, 0]
-    return partial_strength(free @ direction, explained @ direction, np.zeros(len(w)))
+    direction = _directions(w - without, predicted - without)[:, 0]
+    return partial_strength(w @ direction, predicted @ direction, without @ direction)
 
 
-def strongest_direction(w: Matrix, c: Matrix, known: Matrix, seed: int, groups: np.ndarray | None = None) -> Strength:
+def strongest_direction(
+    w: Matrix, proxies: Matrix, known: Matrix, seed: int, groups: np.ndarray | None = None
+) -> Strength:
     """The same for the combination that is explained best, found on one half of the rows and judged on the other.
 
     Of many columns of noise some combination is always explained on the rows on which it was chosen, and on any rows
-    whose regressions have seen those; so each half has its own. ``c`` has all that explains, ``known`` what is not to
-    count.
+    whose regressions have seen those; so each half has its own. ``known`` is what is not to count.
     """
-    halves = cross_fit_folds(len(w), 2, np.random.default_rng(seed), groups)
+    # Along the principal axes, so that regressions tell columns of noise from others.
+    w = (w - w.mean(axis=0)) @ np.linalg.svd(w - w.mean(axis=0), full_matrices=False)[2].T
+    rng = np.random.default_rng(seed)
+    halves = cross_fit_folds(len(w), 2, rng, groups)
     parts, directions = [], []
     for rows in halves:
         own = None if groups is None else groups[rows]
-        predicted, without = (regress_out_of_fold(w[rows], by[rows], seed=seed, groups=own) for by in (c, known))
-        parts.append(_standard(w[rows] - without, predicted - without))
-        directions.append(_directions(*parts[-1])[:, -1])
-    judged = [
-        np.stack([free @ direction, explained @ direction]) / max((free @ direction).std(), 1e-300)
-        for (free, explained), direction in zip(parts, reversed(directions), strict=True)
-    ]
-    free, explained = np.hstack(judged)
-    return partial_strength(free, explained, np.zeros(len(w)))
-
-
-def _standard(free: Matrix, explained: Matrix) -> tuple[Matrix, Matrix]:
-    free, explained = free - free.mean(axis=0), explained - explained.mean(axis=0)
-    scale = np.maximum(free.std(axis=0), 1e-300)
-    return free / scale, explained / scale
+        # Without the proxies: the same regression with their rows in disorder, twice, as in `partial_strength`.
+        explaining = [proxies[rows], *(proxies[rng.permutation(rows)] for _ in range(2))]
+        fitted = [regress_out_of_fold(w[rows], np.hstack([known[rows], v]), seed=seed, groups=own) for v in explaining]
+        parts.append([w[rows], *fitted])
+        directions.append(_directions(w[rows] - fitted[1], fitted[0] - fitted[2])[:, -1])
+    judged = []
+    for part, direction in zip(parts, reversed(directions), strict=True):
+        along = np.stack([array @ direction for array in part])
+        judged.append(along / max((along[0] - along[2]).std(), 1e-300))
+    return partial_strength(*np.hstack(judged))
 
 
 def _directions(free: Matrix, explained: Matrix) -> np.ndarray:
     """Combinations of the columns, from the one explained least to the one explained best."""
     from scipy.linalg import eigh
 
+    free, explained = free - free.mean(axis=0), explained - explained.mean(axis=0)
+    scale = np.maximum(free.std(axis=0), 1e-300)
+    free, explained = free / scale, explained / scale
     cross = explained.T @ free / len(free)
     total = free.T @ free / len(free) + 1e-9 * np.eye(free.shape[1])
-    return eigh((cross + cross.T) / 2, total)[1]
+    return eigh((cross + cross.T) / 2, total)[1] / scale[:, None]
 
 
 def _verdict(strength: Strength) -> str:

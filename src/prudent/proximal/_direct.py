@@ -14,9 +14,6 @@ from prudent.cmr._problem import MIN_ROWS, params_from_json, simple_params
 from prudent.errors import DataError, NotFittedError
 from prudent.proximal._copies import check_copies
 
-# Cells of the largest array that is handed to a model at a time.
-BLOCK_CELLS = 4_000_000
-
 
 @dataclasses.dataclass(frozen=True)
 class Proxies:
@@ -116,19 +113,6 @@ class DirectEffect(BaseEstimator, abc.ABC):
     @abc.abstractmethod
     def _effect(self, treatment: Matrix) -> Matrix:
         """Effects (n, outcomes)."""
-
-
-def mean_over_units(predict: Any, treatment: Matrix, others: Matrix) -> Matrix:
-    """Mean over the rows of ``others`` of predict((a, others)), for every row a of ``treatment``."""
-    n_units, width = len(others), treatment.shape[1] + others.shape[1]
-    block = max(1, BLOCK_CELLS // (n_units * width))
-    parts = []
-    for start in range(0, len(treatment), block):
-        a = treatment[start : start + block]
-        rows = np.hstack([np.repeat(a, n_units, axis=0), np.tile(others, (len(a), 1))])
-        values = np.asarray(predict(rows))
-        parts.append(values.reshape(len(a), n_units, -1).mean(axis=1))
-    return np.concatenate(parts)
 
 
 def column_blocks(parts: list[Matrix]) -> list[range]:

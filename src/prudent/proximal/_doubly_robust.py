@@ -19,7 +19,8 @@ from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._pmmr import PENALTIES, PMMR, WIDTHS, smoothest, solve_moments
 from prudent.cmr._problem import check_candidates, check_count, check_positive
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel
-from prudent.proximal._direct import DirectEffect, Proxies, mean_over_units
+from prudent.proximal._averages import even_choice, mean_over_units
+from prudent.proximal._direct import DirectEffect, Proxies
 
 # Learnt arrays that are written to disk as they are.
 SAVED = ("coefficient", "weight", "correction", "others", "treatment")
@@ -126,7 +127,7 @@ class PKDR(DirectEffect):
         self.coefficient_ = coefficient / mean if mean > 0 else coefficient
 
     def _effect(self, treatment: Matrix) -> Matrix:
-        mean = mean_over_units(self.outcome_bridge_.predict, treatment, self.others_)
+        mean = mean_over_units(self.outcome_bridge_.predict, treatment, even_choice(self.others_, len(treatment)))
         window = self._window(treatment)
         # One more row without a correction: where no treatment is near, the effect is that of the outcome bridge.
         return mean + window @ self.correction_ / (window.sum(axis=1, keepdims=True) + 1.0)

@@ -20,6 +20,7 @@ from prudent.cmr._base import check_seed
 from prudent.cmr._names import check_estimator
 from prudent.cmr._twostage import TooFewInstrumentsError, TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
+from prudent.proximal._averages import even_choice, mean_over_units, over_units
 from prudent.proximal._compress import WIDE, Compression
 from prudent.proximal._copies import check_copies, one_column_each
 from prudent.proximal._diagnosis import ProximalDiagnosis
@@ -38,11 +39,6 @@ TITLES = {
 REQUIRED = ("outcome", "treatment", "outcome_proxy", "treatment_proxy")
 # Components by role: the proxy is modelled, which is harder than to pass it through.
 COMPONENTS = {"treatment": 64, "outcome_proxy": 16, "treatment_proxy": 64, "context": 64}
-# Rows at which the bridge is evaluated for one call of effect; beyond it, the average is over a subset of the proxies.
-MAX_ROWS = 2_000_000
-MIN_PROXIES = 500
-# Numbers handed to the estimator at a time.
-BLOCK_CELLS = 2_000_000
 
 
 class ProximalRegression:
@@ -55,8 +51,8 @@ class ProximalRegression:
     seed : int, default=0
         Decides every random choice.
     compress : bool, default=True
-        Replace roles of more than 128 columns (pictures) by their leading principal components: 16 for the outcome
-        proxy, 64 for the others. False hands all columns to the estimator.
+        Replace roles of more than 128 columns (pictures) by coordinates in the span of their leading principal
+        components: 16 for the outcome proxy, 64 for the others. False hands all columns to the estimator.
 
     Examples
     --------
@@ -176,7 +172,7 @@ class ProximalRegression:
         """Mean outcome E[Y | do(a)] if the treatment is set to a; :meth:`contrast` has differences.
 
         It is the mean of the bridge h(a, W, context) over the observed proxies and contexts; over an even choice of
-        them where treatments times rows exceed two million. Treatments outside the observed range are warned about.
+        them where treatments times rows exceed half a million. Treatments outside the observed range are warned about.
 
         Returns shape (n,) or (n, outcomes). With ``return_error`` a pair: the debiased effect, to which the standard
         error belongs, and the standard error (spread of W and noise of h), as in :meth:`interval`.
@@ -186,7 +182,7 @@ class ProximalRegression:
             found = self.interval(treatment)
             return found.value, found.standard_error
         encoded = self._encode_treatment(treatment)
-        return self._means(encoded, self._subset(len(encoded)))
+        return self._means(encoded, even_choice(self.sample_, len(encoded)))
 
     def interval(self, treatment: Any, *, baseline: Any = None, level: float = 0.95) -> Interval:
         """Debiased mean outcome with standard errors and a confidence interval for every treatment by itself.
@@ -222,12 +218,18 @@ class ProximalRegression:
 
     def _scores(self, treatment: np.ndarray, baseline: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Scores and bridge per row, for every treatment; differences where there is a baseline."""
-        found = ((self.correction_.scores(rows, h), h) for rows, h in self._bridge_over(treatment, self.sample_))
+        found = (
+            (self.correction_.scores(rows, h), h)
+            for rows, h in over_units(self.estimator_.predict, treatment, self.sample_)
+        )
         if baseline is None:
             yield from found
             return
         _check_baseline(treatment, baseline)
-        below = [(self.correction_.scores(rows, h), h) for rows, h in self._bridge_over(baseline, self.sample_)]
+        below = [
+            (self.correction_.scores(rows, h), h)
+            for rows, h in over_units(self.estimator_.predict, baseline, self.sample_)
+        ]
         for number, (scores, h) in enumerate(found):
             scores_below, h_below = below[number % len(below)]
             yield scores - scores_below, h - h_below
@@ -255,7 +257,7 @@ class ProximalRegression:
         above, below = self._encode_treatment(treatment), self._encode_treatment(baseline)
         _check_baseline(above, below)
         # Both over the same proxies: else part of the difference would be that of two samples.
-        sample = self._subset(max(len(above), len(below)))
+        sample = even_choice(self.sample_, max(len(above), len(below)))
         return self._means(above, sample) - self._means(below, sample)
 
     def bridge(self, treatment: Any, proxy: Any, context: Any = None) -> np.ndarray:
@@ -389,25 +391,8 @@ class ProximalRegression:
         return self._compressed("treatment", encoded)
 
     def _means(self, encoded: np.ndarray, sample: np.ndarray) -> np.ndarray:
-        values = np.stack([h.mean(axis=0) for _, h in self._bridge_over(encoded, sample)])
+        values = mean_over_units(self.estimator_.predict, encoded, sample)
         return values[:, 0] if values.shape[1] == 1 else values
-
-    def _subset(self, n_treatments: int) -> np.ndarray:
-        """All observed proxies, or an even choice of them where the number of treatments makes that too many."""
-        count = max(MIN_PROXIES, MAX_ROWS // max(n_treatments, 1))
-        if len(self.sample_) <= count:
-            return self.sample_
-        return self.sample_[np.linspace(0, len(self.sample_) - 1, count).astype(int)]
-
-    def _bridge_over(self, encoded: np.ndarray, sample: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """For every treatment a: the rows (a, w, context) of the sample, and the bridge there (rows, outcomes)."""
-        n, count = len(sample), max(1, BLOCK_CELLS // (len(sample) * (encoded.shape[1] + sample.shape[1])))
-        for start in range(0, len(encoded), count):
-            block = encoded[start : start + count]
-            rows = np.hstack([np.repeat(block, n, axis=0), np.tile(sample, (len(block), 1))])
-            values = self.estimator_.predict(rows)
-            for k in range(len(block)):
-                yield rows[k * n : (k + 1) * n], values[k * n : (k + 1) * n]
 
 
 def flatten_pictures(value: Any) -> Any:
