@@ -277,6 +277,7 @@ class Correction:
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> "Correction":
         """Inverse of :meth:`to_arrays`."""
-        parts = {f.name: arrays[f"correction.features.{f.name}"] for f in dataclasses.fields(Features)}
-        features = Features(**parts | {"width": float(np.ravel(parts["width"])[0])})
+        parts: dict[str, Any] = {f.name: arrays[f"correction.features.{f.name}"] for f in dataclasses.fields(Features)}
+        parts["width"] = float(np.ravel(parts["width"])[0])
+        features = Features(**parts)
         return cls(features, *(arrays[f"correction.{name}"] for name in PARTS))
