@@ -34,6 +34,8 @@ PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
 MAX_TRIALS = 10
 SCORES = ("orthogonal", "outcome")
 PREDICT_BLOCK = 2000
+# More modelled columns than this are coordinates of one thing, such as a picture.
+MAX_OWN = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,8 +162,9 @@ class KernelCMR(MomentEstimator):
 
         def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray], groups: np.ndarray | None = None):
             # Groups are of no concern: parameters maximise a likelihood, nothing is chosen on held-out rows.
-            # The levels of a discrete action share a kernel; every continuous action has its own.
-            joint = target.shape[1] if np.isin(target, (0.0, 1.0)).all() else 1
+            # The levels of a discrete action share a kernel, as do many actions; a few continuous ones have their own.
+            is_shared = target.shape[1] > MAX_OWN or np.isin(target, (0.0, 1.0)).all()
+            joint = target.shape[1] if is_shared else 1
             fitted = []
             for start in range(0, target.shape[1], joint):
                 model = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
