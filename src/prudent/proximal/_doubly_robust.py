@@ -123,7 +123,11 @@ class PKDR(DirectEffect):
         # The mean of q is one (take m = 1); the penalty has shrunk it.
         mean = float(np.mean(features @ coefficient))
         if mean <= 0:
-            warnings.warn("the treatment bridge has no positive mean: PKDR's correction means nothing.", stacklevel=4)
+            warnings.warn(
+                f"the treatment bridge must have mean one, got {mean:.3g}: PKDR's correction means nothing on these "
+                "rows. Bring more rows or stronger proxies, or use KPV.",
+                stacklevel=4,
+            )
         self.coefficient_ = coefficient / mean if mean > 0 else coefficient
 
     def _effect(self, treatment: Matrix) -> Matrix:

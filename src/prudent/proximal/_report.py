@@ -86,8 +86,10 @@ def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, l
     if is_curve and found.without_data is not None and np.any(found.without_data > SHADED):
         ax.fill_between(
             treatments,
-            *ax.get_ylim(),
+            0,
+            1,
             where=found.without_data > SHADED,
+            transform=ax.get_xaxis_transform(),
             color="0.5",
             alpha=0.12,
             linewidth=0,
