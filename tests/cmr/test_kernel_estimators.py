@@ -7,8 +7,9 @@ import pytest
 from proxy_design import linear_problem, slopes
 from sklearn.base import clone
 
-from prudent.cmr import KPV, PMMR, estimator_from_state
+from prudent.cmr import KPV, PMMR, KernelCMR, estimator_from_state
 from prudent.cmr._arrays import Scaler, shared_columns
+from prudent.cmr._averages import mean_over_units
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel, fit_ridge
 from prudent.errors import DataError, NotFittedError
@@ -142,6 +143,20 @@ def test_prediction_is_checked(estimator):
     model = estimator(**QUICK).fit(*linear_problem(80, seed=0), seed=0)
     with pytest.raises(DataError, match="x must have 2 columns as in fit, got 3"):
         model.predict(np.zeros((4, 3)))
+
+
+@pytest.mark.parametrize("n_contexts", [0, 1])
+@pytest.mark.parametrize("estimator", [PMMR(**QUICK), KPV(**QUICK), KernelCMR(n_folds=2, n_landmarks=60)], ids=str)
+def test_means_over_proxies_are_those_of_predictions(estimator, n_contexts):
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=(120, 1))
+    first = np.hstack([u + rng.normal(size=u.shape), rng.integers(0, 2, u.shape)])
+    context = rng.normal(size=(120, n_contexts))
+    others = np.hstack([u + rng.normal(size=(120, 2)), context])
+    c = np.hstack([first, u + rng.normal(size=u.shape), context])
+    model = clone(estimator).fit(first[:, :1] + np.sin(u), np.hstack([first, others]), c, seed=0)
+    means = mean_over_units(model.predict, first[:4], others)
+    np.testing.assert_allclose(model.mean_over(first[:4], others), means, atol=1e-9)
 
 
 def test_features_give_back_the_kernel():

@@ -9,9 +9,9 @@ from sklearn.linear_model import LinearRegression, Ridge
 
 from prudent import load
 from prudent.cmr import PMMR, MomentEstimator
+from prudent.cmr._averages import mean_over_units
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import MLPSpec, TrainConfig
-from prudent.proximal._averages import mean_over_units
 from prudent.proximal._cevae import CEVAE
 from prudent.proximal._doubly_robust import PKDR
 from prudent.proximal._latent_model import LatentModel, gaussian_head, negative_bound
@@ -167,7 +167,7 @@ def test_pictures_several_outcomes_and_saving(tmp_path):
 def test_mean_over_units_goes_block_by_block(monkeypatch):
     treatment, others = np.arange(5.0)[:, None], np.arange(4.0)[:, None]
     whole = mean_over_units(lambda rows: rows[:, :1] * rows[:, 1:], treatment, others)
-    monkeypatch.setattr("prudent.proximal._averages.BLOCK_CELLS", 16)
+    monkeypatch.setattr("prudent.cmr._averages.BLOCK_CELLS", 16)
     np.testing.assert_allclose(mean_over_units(lambda rows: rows[:, :1] * rows[:, 1:], treatment, others), whole)
     np.testing.assert_allclose(whole[:, 0], 1.5 * np.arange(5))
 

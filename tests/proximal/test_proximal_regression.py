@@ -11,9 +11,8 @@ from scipy import stats
 
 import prudent
 from prudent import ProximalRegression, datasets
-from prudent.cmr import MomentError, MomentEstimator, TwoStageLeastSquares
+from prudent.cmr import MomentError, MomentEstimator, TwoStageLeastSquares, _averages
 from prudent.errors import DataError, ModelFileError, NotFittedError, RoleError
-from prudent.proximal import _averages
 from prudent.proximal._copies import check_copies
 
 ROLES = {"outcome": "y", "treatment": "a", "outcome_proxy": "w", "treatment_proxy": "v"}

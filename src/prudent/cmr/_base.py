@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
+from prudent.cmr._averages import mean_over_units
 from prudent.cmr._folds import cross_fit_folds
 from prudent.errors import DataError, NotFittedError
 
@@ -55,6 +56,10 @@ class MomentEstimator(BaseEstimator, abc.ABC):
     @abc.abstractmethod
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes)."""
+
+    def mean_over(self, first: Matrix, others: Matrix) -> np.ndarray:
+        """Mean of f(first, others) over the rows of ``others``, for every row of ``first``: (rows, outcomes)."""
+        return mean_over_units(self.predict, first, others)
 
     @abc.abstractmethod
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

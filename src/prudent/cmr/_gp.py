@@ -184,7 +184,22 @@ class ProductKernel:
         atoms = left[:, list(self.layout.front)][:, None, :]
         return self.mean_between(atoms, np.ones((len(left), 1)), left, right)
 
+    def mean_over(self, first: Matrix, others: Matrix, right: Matrix) -> np.ndarray | None:
+        """Mean of k((first, others), right) over ``others``; None where both have a part in one factor of k."""
+        layout, width = self.layout, first.shape[1]
+        side = [j for group in (*layout.numeric, *layout.categories) for j in group]
+        if min(layout.front, default=width) < width or max(side, default=0) >= width:
+            return None
+        atoms = others[:, [j - width for j in layout.front]]
+        plain, front = self._front(atoms[None], np.full((1, len(atoms)), 1 / len(atoms)), right)
+        return plain + self.side(first, right) * front
+
     def _block(self, atoms: np.ndarray, weight: np.ndarray, left: Matrix, right: Matrix) -> np.ndarray:
+        plain, front = self._front(atoms, weight, right)
+        return plain + self.side(left, right) * front
+
+    def _front(self, atoms: np.ndarray, weight: np.ndarray, right: Matrix) -> tuple[np.ndarray, np.ndarray]:
+        """The part that is linear in the front columns alone, and the factor of the front columns."""
         parameters = self.layout.split(self.theta)
         constant, linear, curved, _, plain = parameters.amplitudes
         at = right[:, list(self.layout.front)]
@@ -194,7 +209,7 @@ class ProductKernel:
         for q in range(atoms.shape[1]):
             near = np.exp(-0.5 * distances(atoms[:, q] / parameters.front_scales, at_scaled))
             front += curved * weight[:, q, None] * near
-        return plain * (1 + mean @ at.T) + self.side(left, right) * front
+        return plain * (1 + mean @ at.T), front
 
 
 def tune_kernel(

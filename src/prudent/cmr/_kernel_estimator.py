@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from prudent.cmr._arrays import Scaler, as_matrix
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._problem import Problem, check_candidates, check_count, params_from_json, simple_params
 from prudent.cmr._product_kernel import KernelBasis
@@ -23,6 +23,11 @@ class KernelEstimator(MomentEstimator):
         self._check_fitted("basis_")
         x = as_matrix("x", x, n_columns=self.n_columns_)
         return self.y_scaler_.back(self.basis_(x) @ self.coefficient_)
+
+    def mean_over(self, first: Matrix, others: Matrix) -> np.ndarray:
+        """As in the base class, at the cost of ``first`` plus ``others`` rows, not of their product."""
+        self._check_fitted("basis_")
+        return self.y_scaler_.back(self.basis_.mean_over(first, others) @ self.coefficient_)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""

@@ -89,7 +89,7 @@ class NMMR(MomentEstimator):
         data = {
             "x": x_scaler.forward(problem.x),
             "y": y_scaler.forward(problem.y),
-            "c": kernel.whitened(problem.c),
+            "c": kernel.whitened(problem.c).astype(np.float32),
         }
         unit = None if problem.groups is None else np.unique(problem.groups, return_inverse=True)[1].reshape(-1)
         self.network_ = self.network or MLPSpec((80, 80, 80), activation="relu")

@@ -68,7 +68,7 @@ class ProductKernel:
     def factor(self, b: int, u: Matrix, v: Matrix) -> np.ndarray:
         """The factor of block ``b`` between the rows of ``u`` and ``v`` (arrays with all columns)."""
         first, second = self._block(u, b) / self.bandwidth[b], self._block(v, b) / self.bandwidth[b]
-        return np.exp(-0.5 * squared_distances(first, second))
+        return gaussian(first, second)
 
     def __call__(self, u: Matrix, v: Matrix) -> np.ndarray:
         result = np.ones((len(u), len(v)))
@@ -81,7 +81,7 @@ class ProductKernel:
         width = np.ones(array.shape[1])
         for block, bandwidth in zip(self.blocks, self.bandwidth, strict=True):
             width[list(block)] = bandwidth
-        return ((array - self.mean) / (self.scale * width)).astype(np.float32)
+        return (array - self.mean) / (self.scale * width)
 
     def standard(self, array: Matrix) -> np.ndarray:
         """Columns in standard units."""
@@ -90,6 +90,11 @@ class ProductKernel:
     def _block(self, array: Matrix, b: int) -> np.ndarray:
         columns = list(self.blocks[b])
         return (array[:, columns] - self.mean[columns]) / self.scale[columns]
+
+
+def gaussian(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """exp(-|u_i - v_j|^2 / 2)."""
+    return np.exp(-0.5 * squared_distances(u, v))
 
 
 def squared_distances(u: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -130,6 +135,18 @@ class KernelBasis:
     def __call__(self, array: Matrix) -> np.ndarray:
         """Features (n, p)."""
         return self.lift(self.kernel(array, self.landmarks), self.linear_part(array))
+
+    def mean_over(self, first: Matrix, others: Matrix) -> np.ndarray:
+        """Mean of the features of (first, others) over the rows of ``others``, for every row of ``first``.
+
+        Gaussian kernels are products over columns, so that the mean is taken of one factor alone.
+        """
+        width, landmarks = first.shape[1], self.kernel.whitened(self.landmarks)
+        middle = np.hstack([first, np.broadcast_to(others.mean(axis=0), (len(first), others.shape[1]))])
+        sample = np.hstack([np.broadcast_to(first[0], (len(others), width)), others])
+        asked = gaussian(self.kernel.whitened(middle)[:, :width], landmarks[:, :width])
+        mean = gaussian(self.kernel.whitened(sample)[:, width:], landmarks[:, width:]).mean(axis=0)
+        return self.lift(asked * mean, self.linear_part(middle))
 
     def lift(self, at_landmarks: np.ndarray, linear_part: np.ndarray) -> np.ndarray:
         """Features from kernel values at the landmarks and the linear part, or from means of these."""

@@ -14,12 +14,12 @@ from sklearn.base import clone
 
 from prudent.cmr import estimator_from_state
 from prudent.cmr._arrays import Matrix, as_matrix, is_discrete
+from prudent.cmr._averages import even_choice
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._pmmr import PENALTIES, PMMR, WIDTHS, smoothest, solve_moments
 from prudent.cmr._problem import check_candidates, check_count, check_positive
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel
-from prudent.proximal._averages import even_choice, mean_over_units
 from prudent.proximal._direct import DirectEffect, Proxies
 
 # Learnt arrays that are written to disk as they are.
@@ -131,7 +131,7 @@ class PKDR(DirectEffect):
         self.coefficient_ = coefficient / mean if mean > 0 else coefficient
 
     def _effect(self, treatment: Matrix) -> Matrix:
-        mean = mean_over_units(self.outcome_bridge_.predict, treatment, even_choice(self.others_, len(treatment)))
+        mean = self.outcome_bridge_.mean_over(treatment, even_choice(self.others_, len(treatment)))
         window = self._window(treatment)
         # One more row without a correction: where no treatment is near, the effect is that of the outcome bridge.
         return mean + window @ self.correction_ / (window.sum(axis=1, keepdims=True) + 1.0)

@@ -9,10 +9,10 @@ import numpy as np
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._averages import even_choice, mean_over_units
 from prudent.cmr._folds import held_out_splits
 from prudent.cmr._problem import check_choice, check_count
 from prudent.cmr._product_kernel import block_scaler
-from prudent.proximal._averages import even_choice, mean_over_units
 from prudent.proximal._direct import DirectEffect, Proxies, column_blocks
 
 if TYPE_CHECKING:
