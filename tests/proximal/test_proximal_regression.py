@@ -527,12 +527,13 @@ def test_saved_model_gives_the_same_numbers(model, tmp_path):
     assert again.diagnose() == model.diagnose()
 
 
-def test_default_network_levels_off(frame):
-    """Where there are no data the default bridge does not run away."""
+@pytest.mark.parametrize(("is_picture", "activation"), [(False, "tanh"), (True, "silu")])
+def test_default_network_levels_off(is_picture, activation):
+    """Where there are no data the default bridge does not run away; pictures resemble those seen."""
     model = ProximalRegression(seed=0)
     parts = {name: np.zeros((3, 1)) for name in ("treatment", "outcome_proxy", "context")}
-    estimator = model._prepared(parts)
-    assert estimator.network.activation == "tanh"
+    estimator = model._prepared(parts, is_picture=is_picture)
+    assert estimator.network.activation == activation
     assert model.estimator is None
 
 

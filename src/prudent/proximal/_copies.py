@@ -13,6 +13,7 @@ from prudent.proximal._compress import WIDE
 TOLERANCE = 1e-9
 # A pixel that is lit in fewer pictures than this may be lit in the same ones as another by chance.
 MIN_LIT = 10
+MAX_ROWS = 1000
 # Columns at a time, so that no copy of all pictures is made.
 BLOCK = 256
 
@@ -22,6 +23,10 @@ def check_copies(columns: Mapping[str, tuple[Sequence[str], Matrix]]) -> None:
 
     ``columns`` has (names, one column each) by role. Constant columns (a picture's border) say nothing.
     """
+    if any(matrix.shape[1] > WIDE for _, matrix in columns.values()):
+        # Of pictures some rows will do: there are thousands of columns, and a copy shows in most of them.
+        rows = slice(None, None, max(1, len(next(iter(columns.values()))[1]) // MAX_ROWS))
+        columns = {role: (names, matrix[rows]) for role, (names, matrix) in columns.items()}
     places = [(role, j) for role, (names, _) in columns.items() for j in range(len(names))]
     # Copies have the same projection on a random direction but for the sign, others hardly ever: only neighbours on
     # that scale are compared, of the thousands of columns of two pictures.
@@ -44,6 +49,8 @@ def check_copies(columns: Mapping[str, tuple[Sequence[str], Matrix]]) -> None:
 
 def one_column_each(role: Role, matrix: Matrix) -> Matrix:
     """The encoded columns of a role with categories as numbers, in the order in which their levels appear."""
+    if all(column.levels is None for column in role.columns):
+        return matrix
     columns, start = [], 0
     for column in role.columns:
         block = matrix[:, start : start + column.width]

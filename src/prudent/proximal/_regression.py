@@ -126,7 +126,9 @@ class ProximalRegression:
         x = np.hstack([parts["treatment"], parts["outcome_proxy"], parts["context"]])
         c = np.hstack([parts["treatment"], parts["treatment_proxy"], parts["context"]])
         try:
-            estimator = self._prepared(parts).fit(y, x, c, seed=int(self.seed), groups=groups)
+            estimator = self._prepared(parts, is_picture="treatment" in compression).fit(
+                y, x, c, seed=int(self.seed), groups=groups
+            )
         except TooFewInstrumentsError as cause:
             raise DataError(
                 f"The outcome proxies ({_listed(roles['outcome_proxy'].names)}) enter with {cause.n_terms} terms, for "
@@ -355,7 +357,7 @@ class ProximalRegression:
         if not hasattr(self, "estimator_"):
             raise NotFittedError("This ProximalRegression is not fitted. Call fit(...) first, or prudent.load(folder).")
 
-    def _prepared(self, parts: dict[str, np.ndarray]) -> Any:
+    def _prepared(self, parts: dict[str, np.ndarray], *, is_picture: bool) -> Any:
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
         if isinstance(estimator, DMLCMR) and estimator.start is None:
@@ -366,9 +368,11 @@ class ProximalRegression:
 
             # Effects are averages over pairs (a, w) of which many never occur together. A network of tanh units levels
             # off where there are no data, others continue the trend; waves (for the context only) would go on waving.
+            # Pictures that are asked about look like those seen, and tanh units only make them harder to learn from.
             first = parts["treatment"].shape[1] + parts["outcome_proxy"].shape[1]
             embed = tuple(first + j for j in numeric_columns(parts["context"]))
-            estimator = estimator.set_params(network=TabularSpec(activation="tanh", dropout_rate=0.0, embed=embed))
+            activation = "silu" if is_picture else "tanh"
+            estimator = estimator.set_params(network=TabularSpec(activation=activation, dropout_rate=0.0, embed=embed))
         return estimator
 
     def _compressions(self, matrices: dict[str, np.ndarray]) -> dict[str, Compression]:
