@@ -66,8 +66,8 @@ class DeepIV(NeuralEstimator):
         Networks of f and of the law. Default: :class:`prudent.nn.TabularSpec`, as in DML-CMR.
     discrete : "auto" or sequence of int
         Which columns of x are discrete. "auto": at most 10 values, each seen twice or more.
-    n_components : int, default=10
-        Gaussian components of the mixture for continuous columns.
+    n_components : int, optional
+        Gaussian components of the mixture for continuous columns. Default: 10, for more than eight columns 3.
     n_repeats, n_functions : int, default=10
         Networks averaged for the law and for f; each is stopped on its own held-out part.
     train, function_train : TrainConfig, optional
@@ -93,7 +93,7 @@ class DeepIV(NeuralEstimator):
         network: "NetworkSpec | None" = None,
         nuisance_network: "NetworkSpec | None" = None,
         discrete: Any = "auto",
-        n_components: int = 10,
+        n_components: int | None = None,
         n_repeats: int = 10,
         n_functions: int = 10,
         train: "TrainConfig | None" = None,
@@ -130,7 +130,7 @@ class DeepIV(NeuralEstimator):
         from prudent.nn import fit_folds
 
         problem = read_problem(self, y, x, c, seed, groups)
-        check_counts(self, "n_components", "n_repeats", "n_functions")
+        check_counts(self, "n_repeats", "n_functions", optional=("n_components",))
         if self.draws not in (1, 2):
             raise ValueError(f"draws must be 1 or 2, got {self.draws!r}.")
         y, x, c = problem.y, problem.x, problem.c

@@ -92,8 +92,8 @@ class DMLCMR(NeuralEstimator):
         Used for s(c) in place of networks; cloned for every fold.
     discrete : "auto" or sequence of int
         Which columns of x (counted in x) are discrete. "auto": at most 10 values, each seen twice or more.
-    n_components : int, default=10
-        Gaussian components of the mixture for continuous columns.
+    n_components : int, optional
+        Gaussian components of the mixture for continuous columns. Default: 10, for more than eight columns 3.
     n_repeats, n_functions : int, optional
         Networks averaged per fold (default by rule, :class:`Defaults`), and for f (4).
     train, function_train : TrainConfig, optional
@@ -128,7 +128,7 @@ class DMLCMR(NeuralEstimator):
         nuisance_network: "NetworkSpec | None" = None,
         outcome_model: Any = None,
         discrete: Any = "auto",
-        n_components: int = 10,
+        n_components: int | None = None,
         n_repeats: int | None = None,
         n_functions: int = 4,
         train: "TrainConfig | None" = None,
@@ -173,7 +173,7 @@ class DMLCMR(NeuralEstimator):
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
 
         problem = read_problem(self, y, x, c, seed, groups)
-        check_counts(self, "n_folds", "n_components", "n_functions")
+        check_counts(self, "n_folds", "n_functions", optional=("n_components", "n_repeats"))
         self._check_choices()
         y, x, c, groups = problem.y, problem.x, problem.c, problem.groups
         modelled = problem.modelled

@@ -34,6 +34,10 @@ N_NODES = 64
 # Permutations of the instruments that measure their strength, in two halves.
 N_PERMUTATIONS = 10
 MAX_LEVELS = 100
+# Components of the mixture. Many columns are mostly states of one thing, such as a picture: what is lost by fewer
+# components cannot be measured there, and each has a mean and a scale per column to be learnt.
+COMPONENTS, COMPONENTS_OF_MANY = 10, 3
+MAX_RICH = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +72,7 @@ class LawSettings:
     network: NetworkSpec
     train: TrainConfig
     decay_guess: float | None
-    n_components: int
+    n_components: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,9 +250,10 @@ def level_task(level: np.ndarray, n_levels: int, c: np.ndarray, network: Network
     )
 
 
-def mixture_task(x: np.ndarray, given: np.ndarray, n_components: int, network: NetworkSpec) -> FitTask:
+def mixture_task(x: np.ndarray, given: np.ndarray, n_components: int | None, network: NetworkSpec) -> FitTask:
     """Learn the density of standardised columns ``x`` given ``given``."""
-    k, d = n_components, x.shape[1]
+    d = x.shape[1]
+    k = n_components or (COMPONENTS if d <= MAX_RICH else COMPONENTS_OF_MANY)
     return FitTask(
         label="action given instruments",
         build=lambda key: MixtureDensity(network(given.shape[1], k * (1 + 2 * d), key=key), k, d),
@@ -259,7 +264,7 @@ def mixture_task(x: np.ndarray, given: np.ndarray, n_components: int, network: N
 
 
 def law_tasks(
-    x: Matrix, c: np.ndarray, discrete: tuple[int, ...], n_components: int, network: NetworkSpec
+    x: Matrix, c: np.ndarray, discrete: tuple[int, ...], n_components: int | None, network: NetworkSpec
 ) -> list[FitTask]:
     """What :func:`fit_law` learns of the modelled columns ``x`` (raw units) given standardised ``c``."""
     tasks, indicator = [], np.zeros((len(x), 0), np.float32)

@@ -32,10 +32,11 @@ def read_problem(estimator: MomentEstimator, y: Any, x: Any, c: Any, seed: Any, 
     return Problem.of(type(estimator).__name__, y, x, c, seed=seed, groups=groups)
 
 
-def check_counts(estimator: Any, *names: str) -> None:
-    """Raise unless the named parameters are whole numbers of at least 1."""
-    for name in names:
-        check_count(name, getattr(estimator, name))
+def check_counts(estimator: Any, *names: str, optional: tuple[str, ...] = ()) -> None:
+    """Raise unless the named parameters are whole numbers of at least 1; optional ones may be None."""
+    for name in (*names, *optional):
+        if name in names or getattr(estimator, name) is not None:
+            check_count(name, getattr(estimator, name))
 
 
 def discrete_positions(discrete: Any, problem: Problem) -> Any:
@@ -97,7 +98,7 @@ class NeuralEstimator(MomentEstimator):
     network_: Any
     n_columns_: int
     discrete: Any
-    n_components: int
+    n_components: int | None
     nuisance_network: Any
     # What the networks see that may embed columns: all of "x", all of "c", or the "context" (the known columns of x).
     network_inputs: ClassVar[dict[str, str]] = {"network": "x", "nuisance_network": "c"}
