@@ -87,6 +87,16 @@ def test_a_time_limit_without_an_id_is_kept():
         evaluate(stay, limited, episodes=2, steps=20)
 
 
+def test_reference_lines_are_taken_over():
+    settings = {"episodes": 3, "steps": 20, "seed": 1000}
+    first = evaluate(stay, "TicketPricing-v0", **settings)
+    again = evaluate(go, "TicketPricing-v0", **settings, beside=first)
+    assert again == evaluate(go, "TicketPricing-v0", **settings)
+    assert again.references == first.references
+    with pytest.raises(DataError, match="beside must have the same episodes, steps and seed, got episodes=3"):
+        evaluate(go, "TicketPricing-v0", episodes=4, steps=20, seed=1000, beside=first)
+
+
 def test_the_best_policy_without_history_is_that_of_the_open_loop():
     result = evaluate(stay, "TicketPricing-v0", episodes=20, steps=300, seed=1000)
     lines = result.references

@@ -59,6 +59,7 @@ class Evaluation(Result):
 
     episodes: int
     steps: int
+    seed: int
     references: dict[str, Result] = dataclasses.field(hash=False)
 
     def rows(self) -> list[list[Any]]:
@@ -81,6 +82,7 @@ def evaluate(
     steps: int = 500,
     seed: int = 0,
     expert: Expert | None = None,
+    beside: Evaluation | None = None,
 ) -> Evaluation:
     """Score of a policy in a confounded environment, with reference lines.
 
@@ -94,6 +96,9 @@ def evaluate(
         How many, and how long; ``steps`` at most the time limit, since missing steps count as reward 0.
     expert : callable, optional
         Actions from ``info["expert_obs"]``; by default the environment's own.
+    beside : Evaluation, optional
+        Of another policy in the same environment with the same episodes, steps and seed: its reference lines are
+        taken over, which are most of the work.
     """
     check_seed(seed)
     check_count("episodes", episodes, 1)
@@ -111,14 +116,23 @@ def evaluate(
             f"steps={steps} is beyond the time limit of {limit}, after which steps would count as reward 0. Lower "
             "steps, or make the environment with max_episode_steps."
         )
+    protocol = {"episodes": int(episodes), "steps": int(steps), "seed": int(seed)}
+    if beside is not None and protocol != {name: getattr(beside, name) for name in protocol}:
+        other = ", ".join(f"{name}={getattr(beside, name)}" for name in protocol)
+        raise DataError(f"beside must have the same episodes, steps and seed, got {other}. Leave it out, or repeat it.")
     judge = find_expert(env, expert)
     seeds = episode_seeds(seed, EVALUATION, episodes)
-    starts = {"policy": _start_policy(policy), **_references(env, judge, seed=seed, steps=steps)}
-    raw = {name: _roll_out(env, judge, start, seeds, steps) for name, start in starts.items()}
-    random, best = raw["random"][0].mean(), raw["expert"][0].mean()
-    results = {name: _summarise(parts, random, best) for name, parts in raw.items()}
-    own = results.pop("policy")
-    return Evaluation(**dataclasses.asdict(own), episodes=episodes, steps=steps, references=results)
+
+    def result(start: Start) -> Result:
+        return _summarise(*_roll_out(env, judge, start, seeds, steps))
+
+    references = beside.references if beside is not None else {}
+    if not references:
+        starts = _references(env, judge, seed=seed, steps=steps)
+        references = {name: result(start) for name, start in starts.items()}
+        references = {name: _scored(line, references) for name, line in references.items()}
+    own = _scored(result(_start_policy(policy)), references)
+    return Evaluation(**dataclasses.asdict(own), **protocol, references=references)
 
 
 def act_of(policy: Any) -> Callable[..., Any]:
@@ -218,16 +232,17 @@ def _roll_out(
     return np.concatenate(rewards), np.concatenate(errors), np.concatenate(raw_errors)
 
 
-def _summarise(parts: tuple[np.ndarray, np.ndarray, np.ndarray], random: float, best: float) -> Result:
-    reward, error, raw = parts
-    spread = float(reward.std(ddof=1) / len(reward) ** 0.5) if len(reward) > 1 else float("nan")
-    scale = best - random
-    return Result(
-        mse=float(error.mean()),
-        mse_unclipped=float(raw.mean()),
-        reward=float(reward.mean()),
-        reward_se=spread,
-        # Where random actions earn as much as the expert there is no scale.
-        score=float((reward.mean() - random) / scale) if scale else float("nan"),
-        score_se=float(spread / abs(scale)) if scale else float("nan"),
-    )
+def _summarise(reward: np.ndarray, error: np.ndarray, raw: np.ndarray) -> Result:
+    """Means over episodes; scores are still open."""
+    nothing = float("nan")
+    spread = float(reward.std(ddof=1) / len(reward) ** 0.5) if len(reward) > 1 else nothing
+    return Result(float(error.mean()), float(raw.mean()), float(reward.mean()), spread, nothing, nothing)
+
+
+def _scored(result: Result, references: dict[str, Result]) -> Result:
+    """The result with its place between random actions and the expert."""
+    random = references["random"].reward
+    scale = references["expert"].reward - random
+    if not scale:
+        return result  # Where random actions earn as much as the expert there is no scale.
+    return dataclasses.replace(result, score=(result.reward - random) / scale, score_se=result.reward_se / abs(scale))

@@ -4,6 +4,7 @@ Published values are read off the thesis's figures (±2 % in the error, ±0.01 i
 have produced them as it stands; what is known of that is in the documentation of imitation.
 """
 
+from functools import lru_cache
 from typing import Any
 
 from prudent.bench._definition import Experiment, Figure, Method, Metric, Quick, Reference, Task
@@ -25,7 +26,8 @@ def run_cell(task: Task) -> dict[str, float]:
 
     k, budget = int(task.point["k"]), task.budget
     env = imitation.make_env(budget["env"], noise_horizon=k)
-    demonstrations = imitation.demonstrate(env, episodes=budget["episodes"], steps=budget["steps"], seed=task.seed)
+    protocol = (budget["env"], k, budget["steps"], task.seed)
+    demonstrations = _demonstrations(*protocol, budget["episodes"])
     settings = dict(task.settings)
     if settings.pop("clean", False):
         demonstrations = [_without_noise(trajectory, env) for trajectory in demonstrations]
@@ -34,8 +36,15 @@ def run_cell(task: Task) -> dict[str, float]:
     model.fit(demonstrations)
     seconds = time.perf_counter() - start
     result = imitation.evaluate(
-        model.policy(), env, episodes=budget["test_episodes"], steps=budget["steps"], seed=task.seed
+        model.policy(),
+        env,
+        episodes=budget["test_episodes"],
+        steps=budget["steps"],
+        seed=task.seed,
+        beside=_JUDGED.get(protocol),
     )
+    _JUDGED.clear()
+    _JUDGED[protocol] = result
     lines = {
         f"{line.replace(' ', '_').replace('-', '_')}_{what}": float(getattr(reference, what))
         for line, reference in result.references.items()
@@ -50,6 +59,18 @@ def run_cell(task: Task) -> dict[str, float]:
         "fit_seconds": seconds,
         **lines,
     }
+
+
+# Methods of one run follow each other in a worker, and share demonstrations and reference lines.
+_JUDGED: dict[tuple, Any] = {}
+
+
+@lru_cache(maxsize=1)
+def _demonstrations(name: str, k: int, steps: int, seed: int, episodes: int) -> list[Any]:
+    from prudent import imitation
+
+    env = imitation.make_env(name, noise_horizon=k)
+    return imitation.demonstrate(env, episodes=episodes, steps=steps, seed=seed)
 
 
 def _without_noise(trajectory: Any, env: Any) -> Any:
