@@ -73,6 +73,7 @@ def test_every_part_follows_its_own_stage():
     y, x, c = (jnp.asarray(part, jnp.float32) for part in linear_problem(64, seed=0))
     stages = StageBuilder(SMALL, SMALL, SMALL, (0,), (1,), (0,), (1,)).stages(2, 1, key=jax.random.key(0))
 
+    @eqx.filter_jit
     @eqx.filter_grad
     def gradient(stages, y):
         return jnp.mean(TwoStageLoss(1e-2, 1e-2)(stages, {"y": y, "x": x, "c": c}, None))

@@ -213,12 +213,14 @@ def test_dfiv_solution_and_loss_against_numpy():
     design = numpy_product(given[40:] @ weight, context[40:])
     outer = numpy_ridge(design, y[40:], 0.2)
     second = ((y[40:] - design @ outer) ** 2)[:, 0] + 0.2 * np.sum(outer**2)
-    np.testing.assert_allclose(two_regressions(game, data, None), np.concatenate([first, second]), rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        eqx.filter_jit(two_regressions)(game, data, None), np.concatenate([first, second]), rtol=2e-3, atol=1e-3
+    )
 
 
 def test_gradients_of_dfiv_reach_features_through_the_first_regression():
     game, data = feature_game()
-    gradient = jax.grad(lambda g: jnp.mean(two_regressions(g, data, None)))(game)
+    gradient = eqx.filter_jit(jax.grad(lambda g: jnp.mean(two_regressions(g, data, None))))(game)
     # A finite difference of the second loss alone in a weight of the action's features, the features of c held fixed.
     given, _, context = numpy_features(game, data)
     y = np.asarray(data["y"], dtype=float)
@@ -244,7 +246,7 @@ def test_the_game_gives_each_player_its_own_gradient():
     keys = jax.random.split(jax.random.key(0))
     game = Game(LINEAR(1, 1, key=keys[0]), LINEAR(1, 1, key=keys[1]), jnp.zeros(2))
     game = jax.tree.map(lambda leaf: leaf + 0.5, game)
-    gradient = jax.grad(lambda g: jnp.mean(moment_game(g, data, None)))(game)
+    gradient = eqx.filter_jit(jax.grad(lambda g: jnp.mean(moment_game(g, data, None))))(game)
     y, x, c = (np.asarray(data[name])[:, 0] for name in ("y", "x", "c"))
     e, g = y - 0.5 * x - 0.5, 0.5 * c + 0.5
     # d/df of E[g e], and minus d/dg of E[g e] - E[g^2 e^2] / 4, along the slopes.
