@@ -7,10 +7,10 @@ import pytest
 from proxy_design import linear_problem, slopes
 from sklearn.base import clone
 
-from prudent.cmr import KPV, PMMR, KernelCMR, estimator_from_state
+from prudent.cmr import KPV, PMMR, ControlFunction, KernelCMR, KernelIV, estimator_from_state
 from prudent.cmr._arrays import Scaler, shared_columns
-from prudent.cmr._averages import mean_over_units
 from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._pairs import all_pairs
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel, fit_ridge
 from prudent.errors import DataError, NotFittedError
 
@@ -147,16 +147,35 @@ def test_prediction_is_checked(estimator):
 
 @pytest.mark.parametrize("n_contexts", [0, 1])
 @pytest.mark.parametrize("estimator", [PMMR(**QUICK), KPV(**QUICK), KernelCMR(n_folds=2, n_landmarks=60)], ids=str)
-def test_means_over_proxies_are_those_of_predictions(estimator, n_contexts):
+def test_pairs_are_predictions(estimator, n_contexts):
     rng = np.random.default_rng(0)
     u = rng.normal(size=(120, 1))
     first = np.hstack([u + rng.normal(size=u.shape), rng.integers(0, 2, u.shape)])
     context = rng.normal(size=(120, n_contexts))
     others = np.hstack([u + rng.normal(size=(120, 2)), context])
     c = np.hstack([first, u + rng.normal(size=u.shape), context])
-    model = clone(estimator).fit(first[:, :1] + np.sin(u), np.hstack([first, others]), c, seed=0)
-    means = mean_over_units(model.predict, first[:4], others)
-    np.testing.assert_allclose(model.mean_over(first[:4], others), means, atol=1e-9)
+    y = first[:, :1] + np.sin(u)
+    model = clone(estimator).fit(np.hstack([y, -2 * y]), np.hstack([first, others]), c, seed=0)
+    np.testing.assert_allclose(model.pairs(first[:4], others), all_pairs(model.predict, first[:4], others), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        *(PMMR(**QUICK), KPV(**QUICK), KernelCMR(n_folds=2, n_landmarks=60)),
+        *(KernelIV(features="exact"), KernelIV(features="random", n_features=50)),
+        *(ControlFunction(n_landmarks=60), ControlFunction(second="spline")),
+    ],
+    ids=str,
+)
+def test_pairs_of_actions_and_contexts_are_predictions(estimator):
+    rng = np.random.default_rng(0)
+    z, u, context = (rng.normal(size=(120, 1)) for _ in range(3))
+    action = z + u
+    y = np.sin(action) + context * action + u
+    model = clone(estimator).fit(y, np.hstack([action, context]), np.hstack([z, context]), seed=0)
+    expected = all_pairs(model.predict, action[:4], context)
+    np.testing.assert_allclose(model.pairs(action[:4], context), expected, atol=1e-9)
 
 
 def test_features_give_back_the_kernel():

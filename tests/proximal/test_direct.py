@@ -9,7 +9,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 
 from prudent import load
 from prudent.cmr import PMMR, MomentEstimator
-from prudent.cmr._averages import mean_over_units
+from prudent.cmr._pairs import all_pairs
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import MLPSpec, TrainConfig
 from prudent.proximal._cevae import CEVAE
@@ -164,12 +164,12 @@ def test_pictures_several_outcomes_and_saving(tmp_path):
         PlainRegression(model=Ridge()).fit(y, a, w, v, seed=0).save(tmp_path / "ridge")
 
 
-def test_mean_over_units_goes_block_by_block(monkeypatch):
+def test_pairs_go_block_by_block(monkeypatch):
     treatment, others = np.arange(5.0)[:, None], np.arange(4.0)[:, None]
-    whole = mean_over_units(lambda rows: rows[:, :1] * rows[:, 1:], treatment, others)
-    monkeypatch.setattr("prudent.cmr._averages.BLOCK_CELLS", 16)
-    np.testing.assert_allclose(mean_over_units(lambda rows: rows[:, :1] * rows[:, 1:], treatment, others), whole)
-    np.testing.assert_allclose(whole[:, 0], 1.5 * np.arange(5))
+    whole = all_pairs(lambda rows: rows[:, :1] * rows[:, 1:], treatment, others)
+    monkeypatch.setattr("prudent.cmr._pairs.BLOCK_CELLS", 16)
+    np.testing.assert_allclose(all_pairs(lambda rows: rows[:, :1] * rows[:, 1:], treatment, others), whole)
+    np.testing.assert_allclose(whole[:, :, 0], np.outer(np.arange(5), np.arange(4)))
 
 
 @pytest.mark.parametrize("estimator", [PKDR(), CEVAE(), PlainRegression(model="linear")])

@@ -11,7 +11,7 @@ from scipy import stats
 
 import prudent
 from prudent import ProximalRegression, datasets
-from prudent.cmr import MomentError, MomentEstimator, TwoStageLeastSquares, _averages
+from prudent.cmr import MomentError, MomentEstimator, TwoStageLeastSquares, _pairs
 from prudent.errors import DataError, ModelFileError, NotFittedError, RoleError
 from prudent.proximal._copies import check_copies
 
@@ -103,8 +103,8 @@ def test_standard_errors_hold_with_many_context_columns():
 
 def test_a_contrast_is_over_one_sample_of_proxies(frame, monkeypatch):
     model = ProximalRegression(LinearIV(), seed=0).fit(frame, **ROLES)
-    monkeypatch.setattr(_averages, "MAX_ROWS", 800)
-    monkeypatch.setattr(_averages, "MIN_UNITS", 10)
+    monkeypatch.setattr(_pairs, "MAX_ROWS", 800)
+    monkeypatch.setattr(_pairs, "MIN_UNITS", 10)
     assert model.effect([1.0])[0] != model.effect([1.0] * 20)[0]
     np.testing.assert_allclose(model.contrast([1.0] * 20, [1.0]), 0.0, atol=1e-12)
 

@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
-from prudent.cmr._averages import mean_over_units
 from prudent.cmr._folds import cross_fit_folds
+from prudent.cmr._pairs import all_pairs
 from prudent.errors import DataError, NotFittedError
 
 # Units on which a moment can be measured out of fold.
@@ -57,9 +57,9 @@ class MomentEstimator(BaseEstimator, abc.ABC):
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes)."""
 
-    def mean_over(self, first: Matrix, others: Matrix) -> np.ndarray:
-        """Mean of f(first, others) over the rows of ``others``, for every row of ``first``: (rows, outcomes)."""
-        return mean_over_units(self.predict, first, others)
+    def pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
+        """f at every row of ``first`` beside every row of ``others``: (first, others, outcomes)."""
+        return all_pairs(self.predict, first, others)
 
     @abc.abstractmethod
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

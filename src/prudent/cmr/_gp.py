@@ -18,6 +18,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, get_lapac
 from scipy.optimize import minimize
 
 from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._pairs import beside, pair_products
 
 # With more numeric side columns than this, one length-scale serves for all of them.
 MAX_SCALES = 20
@@ -184,15 +185,25 @@ class ProductKernel:
         atoms = left[:, list(self.layout.front)][:, None, :]
         return self.mean_between(atoms, np.ones((len(left), 1)), left, right)
 
-    def mean_over(self, first: Matrix, others: Matrix, right: Matrix) -> np.ndarray | None:
-        """Mean of k((first, others), right) over ``others``; None where both have a part in one factor of k."""
+    def pairs(
+        self, scaler: Scaler, first: Matrix, others: Matrix, right: Matrix, weight: np.ndarray
+    ) -> np.ndarray | None:
+        """k of every row of ``first`` beside every row of ``others`` with ``right``, times ``weight`` (right, targets).
+
+        The first two are in raw units, which ``scaler`` makes standard. Gives (first, others, targets); None where
+        both have columns in one factor of k.
+        """
         layout, width = self.layout, first.shape[1]
-        side = [j for group in (*layout.numeric, *layout.categories) for j in group]
-        if min(layout.front, default=width) < width or max(side, default=0) >= width:
+        in_front = {j < width for j in layout.front}
+        in_side = {j < width for group in (*layout.numeric, *layout.categories) for j in group}
+        if len(in_front) != 1 or in_front & in_side:
             return None
-        atoms = others[:, [j - width for j in layout.front]]
-        plain, front = self._front(atoms[None], np.full((1, len(atoms)), 1 / len(atoms)), right)
-        return plain + self.side(first, right) * front
+        rows = [standard(scaler, part) for part in (beside(first, others[0]), beside(first[0], others))]
+        front_rows, side_rows = rows if in_front == {True} else reversed(rows)
+        atoms = front_rows[:, list(layout.front)][:, None, :]
+        plain, front = self._front(atoms, np.ones((len(atoms), 1)), right)
+        values = pair_products(front, self.side(side_rows, right), weight) + (plain @ weight)[:, None]
+        return values if in_front == {True} else values.swapaxes(0, 1)
 
     def _block(self, atoms: np.ndarray, weight: np.ndarray, left: Matrix, right: Matrix) -> np.ndarray:
         plain, front = self._front(atoms, weight, right)

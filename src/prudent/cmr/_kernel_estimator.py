@@ -24,10 +24,10 @@ class KernelEstimator(MomentEstimator):
         x = as_matrix("x", x, n_columns=self.n_columns_)
         return self.y_scaler_.back(self.basis_(x) @ self.coefficient_)
 
-    def mean_over(self, first: Matrix, others: Matrix) -> np.ndarray:
-        """As in the base class, at the cost of ``first`` plus ``others`` rows, not of their product."""
+    def pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
+        """As in the base class, with kernels between landmarks and rows only, not pairs of rows."""
         self._check_fitted("basis_")
-        return self.y_scaler_.back(self.basis_.mean_over(first, others) @ self.coefficient_)
+        return self.y_scaler_.back(self.basis_.pairs(first, others, self.coefficient_))
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""

@@ -135,20 +135,11 @@ class KernelCMR(MomentEstimator):
         values = np.vstack([self.kernel_.between(part, self.landmarks_) @ self.weights_ for part in parts])
         return self.y_scaler_.back(values)
 
-    def mean_over(self, first: Matrix, others: Matrix) -> np.ndarray:
-        """As in the base class; without context at the cost of ``first`` plus ``others`` rows, not of their product."""
+    def pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
+        """As in the base class; fast where no factor of the kernel has columns of both, as with action and context."""
         self._check_fitted("kernel_")
-        rows = np.vstack(
-            [
-                np.hstack([first, np.broadcast_to(others[0], (len(first), others.shape[1]))]),
-                np.hstack([np.broadcast_to(first[0], (len(others), first.shape[1])), others]),
-            ]
-        )
-        u, width = standard(self.x_scaler_, rows), first.shape[1]
-        kernel = self.kernel_.mean_over(u[: len(first), :width], u[len(first) :, width:], self.landmarks_)
-        if kernel is None:
-            return super().mean_over(first, others)
-        return self.y_scaler_.back(kernel @ self.weights_)
+        values = self.kernel_.pairs(self.x_scaler_, first, others, self.landmarks_, self.weights_)
+        return super().pairs(first, others) if values is None else self.y_scaler_.back(values)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""

@@ -17,6 +17,7 @@ from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._gp import Layout, column_scaler, distances, standard
+from prudent.cmr._pairs import beside, pair_products
 from prudent.cmr._problem import Problem, check_choice, check_count, check_positive, simple_params
 
 FEATURES = ("auto", "exact", "random")
@@ -163,6 +164,23 @@ class KernelIV(MomentEstimator):
         u = standard(self.x_scaler_, as_matrix("x", x, n_columns=len(self.x_scaler_.mean)))
         parts = np.array_split(u, -(-len(u) // PREDICT_BLOCK))
         return self.y_scaler_.back(np.vstack([self._values(part) for part in parts]))
+
+    def pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
+        """As in the base class; fast where ``first`` is what is modelled and ``others`` what is known: in policies."""
+        self._check_fitted("arrays_")
+        arrays, width = self.arrays_, first.shape[1]
+        if self.modelled_ != list(range(width)):
+            return super().pairs(first, others)
+        left, right = (standard(self.x_scaler_, r) for r in (beside(first, others[0]), beside(first[0], others)))
+        action, known = left[:, self.modelled_], right[:, self.known_]
+        if self.kind_ == "random":
+            p, q = action @ arrays["action_frequency"], known @ arrays["known_frequency"] + arrays["phase"]
+            turned = [f(p) for f in (np.cos, np.sin)], [f(q) for f in (np.cos, np.sin)]
+            # cos(p + q) = cos p cos q - sin p sin q
+            cosine, sine = (pair_products(*part, arrays["weights"]) for part in zip(*turned, strict=True))
+            return self.y_scaler_.back(cosine - sine)
+        embedded = _gaussian(action, arrays["action"]) @ arrays["embedding"]
+        return self.y_scaler_.back(pair_products(embedded, _gaussian(known, arrays["known"]), arrays["weights"]))
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""

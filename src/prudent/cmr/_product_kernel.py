@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._pairs import beside, pair_products
 from prudent.cmr._problem import Problem
 
 # Blocks wider than this are taken as images or their components: one scale for all columns, and no linear part.
@@ -136,17 +137,20 @@ class KernelBasis:
         """Features (n, p)."""
         return self.lift(self.kernel(array, self.landmarks), self.linear_part(array))
 
-    def mean_over(self, first: Matrix, others: Matrix) -> np.ndarray:
-        """Mean of the features of (first, others) over the rows of ``others``, for every row of ``first``.
+    def pairs(self, first: Matrix, others: Matrix, coefficient: np.ndarray) -> np.ndarray:
+        """Features at every row of ``first`` beside every row of ``others``, times ``coefficient`` (p, targets).
 
-        Gaussian kernels are products over columns, so that the mean is taken of one factor alone.
+        Gaussian kernels are products over columns, and the linear part is a sum: (first, others, targets).
         """
         width, landmarks = first.shape[1], self.kernel.whitened(self.landmarks)
-        middle = np.hstack([first, np.broadcast_to(others.mean(axis=0), (len(first), others.shape[1]))])
-        sample = np.hstack([np.broadcast_to(first[0], (len(others), width)), others])
-        asked = gaussian(self.kernel.whitened(middle)[:, :width], landmarks[:, :width])
-        mean = gaussian(self.kernel.whitened(sample)[:, width:], landmarks[:, width:]).mean(axis=0)
-        return self.lift(asked * mean, self.linear_part(middle))
+        left, right = beside(first, others[0]), beside(first[0], others)
+        near_left = gaussian(self.kernel.whitened(left)[:, :width], landmarks[:, :width])
+        near_right = gaussian(self.kernel.whitened(right)[:, width:], landmarks[:, width:])
+        n_curved = self.whitening.shape[1]
+        curved = pair_products(near_left, near_right, self.whitening @ coefficient[:n_curved])
+        line_left, line_right = (self.linear_part(rows) @ coefficient[n_curved:] for rows in (left, right))
+        # The first rows of both stand in both parts.
+        return curved + line_left[:, None] + line_right - line_left[0]
 
     def lift(self, at_landmarks: np.ndarray, linear_part: np.ndarray) -> np.ndarray:
         """Features from kernel values at the landmarks and the linear part, or from means of these."""

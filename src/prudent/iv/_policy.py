@@ -92,7 +92,7 @@ class Policy:
 
     def act_encoded(self, contexts: np.ndarray) -> np.ndarray:
         """As :meth:`act`, for contexts as the estimator sees them."""
-        best = best_actions(self._scores, self.candidates, contexts, refine=self.is_interval)
+        best = best_actions(self._scores, self.candidates, contexts, refine=self.is_interval, compare=self._compare)
         if self.labels is not None:
             one_column = len(self.model.roles_["action"].columns) == 1
             return np.array([self.labels[k] for k in best], dtype=None if one_column else object)
@@ -108,13 +108,24 @@ class Policy:
         values = self.model.estimator_.predict(rows)[:, self.outcome].reshape(n, m)
         return -values if self.minimise else values
 
+    def _compare(self, contexts: np.ndarray) -> np.ndarray:
+        """Scores (contexts, candidates) of all candidates."""
+        values = self.model.estimator_.pairs(self.candidates, contexts)[:, :, self.outcome].T
+        return -values if self.minimise else values
+
 
 def best_actions(
-    score: Callable[[np.ndarray, np.ndarray], np.ndarray], candidates: np.ndarray, contexts: np.ndarray, *, refine: bool
+    score: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    candidates: np.ndarray,
+    contexts: np.ndarray,
+    *,
+    refine: bool,
+    compare: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> np.ndarray:
     """For every context the number of the best candidate; with ``refine`` the best action itself, on a finer grid.
 
-    ``score`` maps actions (contexts, actions, columns) and contexts to values (contexts, actions). Refinement takes
+    ``score`` maps actions (contexts, actions, columns) and contexts to values (contexts, actions); ``compare`` gives
+    those of all candidates, where there is a faster way than to ask for them one by one. Refinement takes
     ``candidates`` as an even grid of a scalar action and looks again, twice, around the best point.
     """
     block = max(1, MAX_NUMBERS // (len(candidates) * (contexts.shape[1] + candidates.shape[1])))
@@ -122,7 +133,8 @@ def best_actions(
     for start in range(0, len(contexts), block):
         rows = contexts[start : start + block]
         n = len(rows)
-        best = np.argmax(score(np.broadcast_to(candidates, (n, *candidates.shape)), rows), axis=1)
+        everywhere = np.broadcast_to(candidates, (n, *candidates.shape))
+        best = np.argmax(score(everywhere, rows) if compare is None else compare(rows), axis=1)
         if not refine:
             found.append(best)
             continue

@@ -9,8 +9,8 @@ import numpy as np
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler
-from prudent.cmr._averages import even_choice, mean_over_units
 from prudent.cmr._folds import held_out_splits
+from prudent.cmr._pairs import all_pairs, even_choice
 from prudent.cmr._problem import check_choice, check_count
 from prudent.cmr._product_kernel import block_scaler
 from prudent.proximal._direct import DirectEffect, Proxies, column_blocks
@@ -74,7 +74,7 @@ class PlainRegression(DirectEffect):
             self.function_ = _fit_sklearn(self.model, data.outcome, x, seed)
 
     def _effect(self, treatment: Matrix) -> Matrix:
-        return mean_over_units(self.function_.predict, treatment, even_choice(self.others_, len(treatment)))
+        return all_pairs(self.function_.predict, treatment, even_choice(self.others_, len(treatment))).mean(axis=1)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not isinstance(self.model, str):

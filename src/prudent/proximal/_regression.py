@@ -16,9 +16,9 @@ from sklearn.base import clone
 from prudent._roles import Role, check_enough, check_varying, read_groups, read_roles
 from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import is_discrete, numeric_columns
-from prudent.cmr._averages import even_choice, over_units
 from prudent.cmr._base import check_seed
 from prudent.cmr._names import check_estimator
+from prudent.cmr._pairs import even_choice, over_units
 from prudent.cmr._twostage import TooFewInstrumentsError, TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.proximal._compress import WIDE, Compression
@@ -395,7 +395,7 @@ class ProximalRegression:
         return self._compressed("treatment", encoded)
 
     def _means(self, encoded: np.ndarray, sample: np.ndarray) -> np.ndarray:
-        values = self.estimator_.mean_over(encoded, sample)
+        values = self.estimator_.pairs(encoded, sample).mean(axis=1)
         return values[:, 0] if values.shape[1] == 1 else values
 
 

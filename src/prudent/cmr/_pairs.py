@@ -1,4 +1,4 @@
-"""Averages of a function of (a, w) over the observed w, for treatments that are set."""
+"""A function of (a, w) at all pairs of some a and some w, of which averages over w are made."""
 
 from collections.abc import Callable, Iterator
 
@@ -35,6 +35,18 @@ def over_units(
             yield rows[k * n : (k + 1) * n], values[k * n : (k + 1) * n]
 
 
-def mean_over_units(predict: Callable[[Matrix], np.ndarray], treatment: Matrix, others: Matrix) -> Matrix:
-    """(treatments, outcomes): the means of :func:`over_units`."""
-    return np.stack([values.mean(axis=0) for _, values in over_units(predict, treatment, others)])
+def all_pairs(predict: Callable[[Matrix], np.ndarray], treatment: Matrix, others: Matrix) -> np.ndarray:
+    """(treatments, units, outcomes): the values of :func:`over_units`."""
+    return np.stack([values for _, values in over_units(predict, treatment, others)])
+
+
+def beside(first: Matrix, others: Matrix) -> Matrix:
+    """Rows of both side by side; one of them may be a single row, which serves for all rows of the other."""
+    first, others = np.atleast_2d(first), np.atleast_2d(others)
+    n = max(len(first), len(others))
+    return np.hstack([np.broadcast_to(part, (n, part.shape[1])) for part in (first, others)])
+
+
+def pair_products(left: np.ndarray, right: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Sums over l of left[i, l] right[j, l] weight[l, k]: (i, j, k)."""
+    return np.stack([(left * column) @ right.T for column in weight.T], axis=2)
