@@ -68,8 +68,8 @@ class DeepIV(NeuralEstimator):
         Which columns of x are discrete. "auto": at most 10 values, each seen twice or more.
     n_components : int, optional
         Gaussian components of the mixture for continuous columns. Default: 10, for more than eight columns 3.
-    n_repeats, n_functions : int, default=10
-        Networks averaged for the law and for f; each is stopped on its own held-out part.
+    n_repeats, n_functions : int, default=10 and 4
+        Networks averaged for the law and for f, as many as in DML-CMR; each is stopped on its own held-out part.
     train, function_train : TrainConfig, optional
         Training of the law and of f. By default steps come from :class:`DeepIVDefaults` and weight decays from a
         pilot on held-out loss.
@@ -95,7 +95,7 @@ class DeepIV(NeuralEstimator):
         discrete: Any = "auto",
         n_components: int | None = None,
         n_repeats: int = 10,
-        n_functions: int = 10,
+        n_functions: int = 4,
         train: "TrainConfig | None" = None,
         function_train: "TrainConfig | None" = None,
         show_progress: bool | None = None,
