@@ -42,7 +42,7 @@ N_FOLDS = 5
 PENALTY = 0.3
 # Width of the bump in standard deviations of the treatment at 1000 units; it falls with the fifth root of their number.
 # Narrower than is best for the error of the mean: what a fit gets wrong within the bump has no part in the standard
-# error. On 121 development runs of the linear design 95 % intervals cover 0.93 to 0.98 with 0.5, 0.94 to 0.99 with 0.35.
+# error. In 121 development runs of the linear design 95 % intervals cover 0.93 to 0.98 with 0.5, else 0.94 to 0.99.
 WIDTH = 0.35
 # A pair (a, w) is without data if it is farther from all rows than all but this share of rows is from the next one.
 FAR = 0.01
