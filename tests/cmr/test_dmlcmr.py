@@ -1,5 +1,6 @@
 """DML-CMR against closed forms and independent implementations."""
 
+import jax
 import numpy as np
 import pytest
 from linearmodels.iv import IV2SLS
@@ -9,6 +10,7 @@ from sklearn.linear_model import LinearRegression
 from prudent import datasets
 from prudent.cmr import DMLCMR, Defaults
 from prudent.cmr._arrays import shared_columns
+from prudent.cmr._law import mixture_task
 from prudent.cmr._report import partial_strength
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import FoldPlan, MLPSpec, TrainConfig
@@ -181,6 +183,18 @@ def test_parameters_are_stored_and_cloned():
     model = DMLCMR(3, n_components=4)
     assert clone(model).get_params() == model.get_params()
     assert model.get_params()["n_folds"] == 3
+
+
+@pytest.mark.parametrize(("n_columns", "n_components"), [(8, 10), (9, 3)])
+def test_the_law_of_many_columns_has_fewer_components(n_columns, n_components):
+    task = mixture_task(np.zeros((5, n_columns)), np.zeros((5, 2)), None, MLPSpec((3,)))
+    assert task.build(jax.random.key(0)).n_components == n_components
+
+
+@pytest.mark.parametrize("settings", [{"n_components": 0}, {"n_repeats": 2.5}])
+def test_counts_are_checked_where_they_are_given(settings, design):
+    with pytest.raises((DataError, ValueError), match=next(iter(settings))):
+        DMLCMR(**settings).fit(*problem(design), seed=0)
 
 
 def test_shared_columns_are_found_once_each():

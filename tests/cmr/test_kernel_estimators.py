@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from prudent.cmr import KPV, PMMR, ControlFunction, KernelCMR, KernelIV, estimator_from_state
 from prudent.cmr._arrays import Scaler, shared_columns
+from prudent.cmr._base import PENALTIES, _ridge
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._pairs import all_pairs
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel, fit_ridge
@@ -190,6 +191,28 @@ def test_features_give_back_the_kernel():
     np.testing.assert_allclose(
         kernel(x, x), np.exp(-0.5 * ((white[:, None] - white[None]) ** 2).sum(axis=2)), atol=1e-5
     )
+
+
+@pytest.mark.parametrize(("n", "p"), [(40, 6), (25, 60)])
+def test_ridge_of_moments_leaves_out_one_row_at_a_time(n, p):
+    rng = np.random.default_rng(0)
+    design = rng.normal(size=(n + 5, p))
+    design[:, 1] = 3.0
+    target = np.hstack([design[:, :1] + 0.1 * rng.normal(size=(n + 5, 1)), 5 + rng.normal(size=(n + 5, 1))])
+    train, test = np.arange(n), np.arange(n, n + 5)
+
+    def fit(rows, penalty):
+        centre, mean = design[rows].mean(axis=0), target[rows].mean(axis=0)
+        inside = design[rows] - centre
+        weight = np.linalg.solve(inside.T @ inside + penalty * np.eye(p), inside.T @ (target[rows] - mean))
+        return lambda at: mean + (design[at] - centre) @ weight
+
+    losses = [
+        np.mean([(fit(np.delete(train, i), penalty)([i])[0] - target[i]) ** 2 for i in train], axis=0)
+        for penalty in PENALTIES
+    ]
+    expected = np.column_stack([fit(train, PENALTIES[k])(test)[:, j] for j, k in enumerate(np.argmin(losses, axis=0))])
+    np.testing.assert_allclose(_ridge(design, target, train, test), expected, rtol=1e-8)
 
 
 def test_ridge_chooses_the_cross_validated_penalty():

@@ -93,8 +93,14 @@ def test_reference_lines_are_taken_over():
     again = evaluate(go, "TicketPricing-v0", **settings, beside=first)
     assert again == evaluate(go, "TicketPricing-v0", **settings)
     assert again.references == first.references
-    with pytest.raises(DataError, match="beside must have the same episodes, steps and seed, got episodes=3"):
-        evaluate(go, "TicketPricing-v0", episodes=4, steps=20, seed=1000, beside=first)
+    for name, changes in (
+        ("TicketPricing-v0", {"episodes": 4}),
+        ("TicketPricing-v1", {}),
+        (make_env("TicketPricing-v0", noise_horizon=2), {}),
+        ("TicketPricing-v0", {"expert": stay}),
+    ):
+        with pytest.raises(DataError, match="beside must be an evaluation with the same episodes"):
+            evaluate(go, name, **settings | changes, beside=first)
 
 
 def test_the_best_policy_without_history_is_that_of_the_open_loop():

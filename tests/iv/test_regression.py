@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 import prudent
 from prudent import IVRegression, datasets
-from prudent.cmr import ControlFunction, KernelIV, TwoStageLeastSquares
+from prudent.cmr import ControlFunction, KernelCMR, KernelIV, TwoStageLeastSquares
 from prudent.errors import DataError, ModelFileError, NotFittedError, RoleError
 
 ROLES = {"outcome": "y", "action": "a", "instruments": ["z1", "z2"], "context": ["x"]}
@@ -51,6 +51,25 @@ def test_policy_over_a_range_finds_the_best_action(model):
     for x, action in zip((0.0, 1.0), chosen, strict=True):
         assert model.effect(action, {"x": x})[0] >= model.effect(grid, {"x": x}).max() - 1e-4
     assert model.policy((-1.0, 1.0), minimise=True).act({"x": 0.0})[0] < chosen[0]
+
+
+@pytest.mark.parametrize("is_categorical", [False, True])
+@pytest.mark.parametrize("estimator", [KernelCMR(n_folds=2, n_landmarks=60), KernelIV(features="random")], ids=str)
+def test_policy_compares_all_candidates_as_it_scores_them_one_by_one(estimator, is_categorical):
+    rng = np.random.default_rng(0)
+    z, u, x = rng.normal(size=(3, 150))
+    shop = rng.choice(["a", "b", "c"], 150)
+    level = np.digitize(2 * z + u, [-0.7, 0.7])
+    action = np.array(["low", "mid", "high"])[level] if is_categorical else 2 * z + u
+    y = level * x + (shop == "b") * level + u
+    data = pd.DataFrame({"y": y, "other": 2 * x - y, "a": action, "z": z, "x": x, "shop": shop})
+    model = IVRegression(estimator).fit(
+        data, outcome=["y", "other"], action="a", instruments="z", context=["x", "shop"]
+    )
+    policy = model.policy(None if is_categorical else [-1.0, 0.0, 2.0], outcome=1, minimise=True)
+    contexts = model._contexts(data[["x", "shop"]])
+    everywhere = np.broadcast_to(policy.candidates, (len(contexts), *policy.candidates.shape))
+    np.testing.assert_allclose(policy._compare(contexts), policy._scores(everywhere, contexts), atol=1e-9)
 
 
 def test_policy_over_candidates_and_its_value(model, frame):

@@ -430,6 +430,18 @@ def test_copies_are_found_among_pixels_and_rare_pixels_are_no_copies():
         check_copies({role: (names, picture) for role, picture in pictures.items()})
 
 
+def test_copies_beside_a_picture_are_judged_on_all_rows():
+    rng = np.random.default_rng(0)
+    picture = ([str(j) for j in range(200)], rng.normal(size=(3000, 200)))
+    w = rng.normal(size=(3000, 1))
+    v = np.where(np.arange(3000)[:, None] % 3 == 0, w, rng.normal(size=w.shape))
+    # Equal in those rows that are looked at first; and varying in others only.
+    check_copies({"treatment": picture, "outcome_proxy": (["w"], w), "treatment_proxy": (["v"], v)})
+    late = np.where(np.arange(3000)[:, None] % 3 == 1, w, 0.0)
+    with pytest.raises(DataError, match="Treatment proxy column 'v' is a copy of outcome proxy column 'w'"):
+        check_copies({"treatment": picture, "outcome_proxy": (["w"], late), "treatment_proxy": (["v"], 2 * late)})
+
+
 def test_strong_correlation_is_no_copy(frame):
     close = frame.assign(v=frame["w"] + 1e-3 * frame["v"])
     ProximalRegression(LinearIV(), seed=0).fit(close, **ROLES)
@@ -528,7 +540,7 @@ def test_saved_model_gives_the_same_numbers(model, tmp_path):
 
 
 @pytest.mark.parametrize(("is_picture", "activation"), [(False, "tanh"), (True, "silu")])
-def test_default_network_levels_off(is_picture, activation):
+def test_default_units_depend_on_the_treatment(is_picture, activation):
     """Where there are no data the default bridge does not run away; pictures resemble those seen."""
     model = ProximalRegression(seed=0)
     parts = {name: np.zeros((3, 1)) for name in ("treatment", "outcome_proxy", "context")}

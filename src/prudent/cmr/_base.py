@@ -15,6 +15,8 @@ from prudent.errors import DataError, NotFittedError
 # Units on which a moment can be measured out of fold.
 MIN_UNITS = 4
 PENALTIES = np.logspace(-2, 5, 15)
+# Rows that are paired with others at a time.
+PAIR_ROWS = 4000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +59,18 @@ class MomentEstimator(BaseEstimator, abc.ABC):
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes)."""
 
-    def pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
-        """f at every row of ``first`` beside every row of ``others``: (first, others, outcomes)."""
+    def pairs(self, first: Any, others: Any) -> np.ndarray:
+        """f at every row of ``first`` beside every row of ``others``: (first, others, outcomes).
+
+        Columns of x stand in this order. Kernel estimators need no more for this than for the rows of both alone,
+        where the two have no part in common; policies and averages over contexts and proxies are made of it.
+        """
+        first, others = as_matrix("first", first), as_matrix("others", others)
+        blocks = np.array_split(others, -(-len(others) // PAIR_ROWS))
+        return np.concatenate([self._pairs(first, block) for block in blocks], axis=1)
+
+    def _pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
+        """:meth:`pairs` of a few thousand others."""
         return all_pairs(self.predict, first, others)
 
     @abc.abstractmethod
@@ -138,11 +150,16 @@ def regress_out_of_fold(
 def _ridge(design: Matrix, target: Matrix, train: np.ndarray, test: np.ndarray) -> Matrix:
     """Predictions of the rows ``test``; penalties are chosen for each target by leaving out one row at a time.
 
-    As RidgeCV of scikit-learn, whose singular values of all rows take several times as long as products of columns.
+    As RidgeCV of scikit-learn, whose singular values of all rows take several times as long as products of columns
+    where there are more rows than columns.
     """
     centre, mean = design[train].mean(axis=0), target[train].mean(axis=0)
     inside, goal = design[train] - centre, target[train] - mean
-    value, vector = np.linalg.eigh(inside.T @ inside)
+    if len(inside) > inside.shape[1]:
+        value, vector = np.linalg.eigh(inside.T @ inside)
+    else:
+        _, root, transposed = np.linalg.svd(inside, full_matrices=False)
+        value, vector = root**2, transposed.T
     value, rotated = np.maximum(value, 0.0), inside @ vector
     moment, squares = rotated.T @ goal, rotated**2
     paths, losses = [], []

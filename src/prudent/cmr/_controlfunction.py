@@ -148,7 +148,7 @@ class ControlFunction(MomentEstimator):
         parts = np.array_split(u, -(-len(u) // PREDICT_BLOCK))
         return self.y_scaler_.back(np.vstack([self.function_(part) for part in parts]))
 
-    def pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
+    def _pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
         """As in the base class; fast for the kernel function of an action and a context."""
         self._check_fitted("function_")
         f = self.function_
@@ -156,7 +156,7 @@ class ControlFunction(MomentEstimator):
             values = f.kernel.pairs(self.x_scaler_, first, others, f.landmarks, f.weights)
             if values is not None:
                 return self.y_scaler_.back(values)
-        return super().pairs(first, others)
+        return super()._pairs(first, others)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""

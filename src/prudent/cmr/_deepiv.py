@@ -69,7 +69,7 @@ class DeepIV(NeuralEstimator):
     n_components : int, optional
         Gaussian components of the mixture for continuous columns. Default: 10, for more than eight columns 3.
     n_repeats, n_functions : int, default=10 and 4
-        Networks averaged for the law and for f, as many as in DML-CMR; each is stopped on its own held-out part.
+        Networks averaged for the law, and for f (as many as in DML-CMR); each is stopped on its own held-out part.
     train, function_train : TrainConfig, optional
         Training of the law and of f. By default steps come from :class:`DeepIVDefaults` and weight decays from a
         pilot on held-out loss.

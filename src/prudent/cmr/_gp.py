@@ -198,7 +198,7 @@ class ProductKernel:
         in_side = {j < width for group in (*layout.numeric, *layout.categories) for j in group}
         if len(in_front) != 1 or in_front & in_side:
             return None
-        rows = [standard(scaler, part) for part in (beside(first, others[0]), beside(first[0], others))]
+        rows = [standard(scaler, part) for part in (beside(first, others[:1]), beside(first[:1], others))]
         front_rows, side_rows = rows if in_front == {True} else reversed(rows)
         atoms = front_rows[:, list(layout.front)][:, None, :]
         plain, front = self._front(atoms, np.ones((len(atoms), 1)), right)

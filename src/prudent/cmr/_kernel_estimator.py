@@ -24,7 +24,7 @@ class KernelEstimator(MomentEstimator):
         x = as_matrix("x", x, n_columns=self.n_columns_)
         return self.y_scaler_.back(self.basis_(x) @ self.coefficient_)
 
-    def pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
+    def _pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
         """As in the base class, with kernels between landmarks and rows only, not pairs of rows."""
         self._check_fitted("basis_")
         return self.y_scaler_.back(self.basis_.pairs(first, others, self.coefficient_))

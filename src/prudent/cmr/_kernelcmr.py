@@ -26,7 +26,7 @@ from prudent.cmr._gp import (
     standard,
     tune_kernel,
 )
-from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
+from prudent.cmr._problem import MAX_OWN, Problem, check_choice, check_count, params_from_json, simple_params
 from prudent.cmr._report import FitReport, facts_of_atoms
 
 # Multiples of the tuned noise variance that the held-out moments choose from.
@@ -34,8 +34,6 @@ PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
 MAX_TRIALS = 10
 SCORES = ("orthogonal", "outcome")
 PREDICT_BLOCK = 2000
-# More modelled columns than this are coordinates of one thing, such as a picture.
-MAX_OWN = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +133,11 @@ class KernelCMR(MomentEstimator):
         values = np.vstack([self.kernel_.between(part, self.landmarks_) @ self.weights_ for part in parts])
         return self.y_scaler_.back(values)
 
-    def pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
+    def _pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
         """As in the base class; fast where no factor of the kernel has columns of both, as with action and context."""
         self._check_fitted("kernel_")
         values = self.kernel_.pairs(self.x_scaler_, first, others, self.landmarks_, self.weights_)
-        return super().pairs(first, others) if values is None else self.y_scaler_.back(values)
+        return super()._pairs(first, others) if values is None else self.y_scaler_.back(values)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""

@@ -165,13 +165,13 @@ class KernelIV(MomentEstimator):
         parts = np.array_split(u, -(-len(u) // PREDICT_BLOCK))
         return self.y_scaler_.back(np.vstack([self._values(part) for part in parts]))
 
-    def pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
+    def _pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
         """As in the base class; fast where ``first`` is what is modelled and ``others`` what is known: in policies."""
         self._check_fitted("arrays_")
         arrays, width = self.arrays_, first.shape[1]
         if self.modelled_ != list(range(width)):
-            return super().pairs(first, others)
-        left, right = (standard(self.x_scaler_, r) for r in (beside(first, others[0]), beside(first[0], others)))
+            return super()._pairs(first, others)
+        left, right = (standard(self.x_scaler_, r) for r in (beside(first, others[:1]), beside(first[:1], others)))
         action, known = left[:, self.modelled_], right[:, self.known_]
         if self.kind_ == "random":
             p, q = action @ arrays["action_frequency"], known @ arrays["known_frequency"] + arrays["phase"]

@@ -17,6 +17,7 @@ from scipy.special import ndtr
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, is_discrete
 from prudent.cmr._atoms import in_two_halves
+from prudent.cmr._problem import MAX_OWN
 from prudent.errors import DataError
 from prudent.nn import (
     Categorical,
@@ -34,10 +35,8 @@ N_NODES = 64
 # Permutations of the instruments that measure their strength, in two halves.
 N_PERMUTATIONS = 10
 MAX_LEVELS = 100
-# Components of the mixture. Many columns are mostly states of one thing, such as a picture: what is lost by fewer
-# components cannot be measured there, and each has a mean and a scale per column to be learnt.
+# Components of the mixture. Each has a mean and a scale per column to be learnt: of many columns, fewer.
 COMPONENTS, COMPONENTS_OF_MANY = 10, 3
-MAX_RICH = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +252,7 @@ def level_task(level: np.ndarray, n_levels: int, c: np.ndarray, network: Network
 def mixture_task(x: np.ndarray, given: np.ndarray, n_components: int | None, network: NetworkSpec) -> FitTask:
     """Learn the density of standardised columns ``x`` given ``given``."""
     d = x.shape[1]
-    k = n_components or (COMPONENTS if d <= MAX_RICH else COMPONENTS_OF_MANY)
+    k = n_components or (COMPONENTS if d <= MAX_OWN else COMPONENTS_OF_MANY)
     return FitTask(
         label="action given instruments",
         build=lambda key: MixtureDensity(network(given.shape[1], k * (1 + 2 * d), key=key), k, d),

@@ -13,6 +13,8 @@ from prudent.errors import DataError
 
 # Below it, folds and standard errors mean nothing.
 MIN_ROWS = 20
+# More modelled columns than this are coordinates of one thing, such as a picture.
+MAX_OWN = 8
 
 
 @dataclasses.dataclass(frozen=True)

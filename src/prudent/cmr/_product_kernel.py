@@ -143,7 +143,7 @@ class KernelBasis:
         Gaussian kernels are products over columns, and the linear part is a sum: (first, others, targets).
         """
         width, landmarks = first.shape[1], self.kernel.whitened(self.landmarks)
-        left, right = beside(first, others[0]), beside(first[0], others)
+        left, right = beside(first, others[:1]), beside(first[:1], others)
         near_left = gaussian(self.kernel.whitened(left)[:, :width], landmarks[:, :width])
         near_right = gaussian(self.kernel.whitened(right)[:, width:], landmarks[:, width:])
         n_curved = self.whitening.shape[1]

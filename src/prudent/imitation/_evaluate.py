@@ -60,6 +60,8 @@ class Evaluation(Result):
     episodes: int
     steps: int
     seed: int
+    environment: str
+    """The environment with its settings."""
     references: dict[str, Result] = dataclasses.field(hash=False)
 
     def rows(self) -> list[list[Any]]:
@@ -97,8 +99,8 @@ def evaluate(
     expert : callable, optional
         Actions from ``info["expert_obs"]``; by default the environment's own.
     beside : Evaluation, optional
-        Of another policy in the same environment with the same episodes, steps and seed: its reference lines are
-        taken over, which are most of the work.
+        Of another policy in the same environment with the same episodes, steps and seed, and its own expert: the
+        reference lines are taken over, which are most of the work.
     """
     check_seed(seed)
     check_count("episodes", episodes, 1)
@@ -116,23 +118,33 @@ def evaluate(
             f"steps={steps} is beyond the time limit of {limit}, after which steps would count as reward 0. Lower "
             "steps, or make the environment with max_episode_steps."
         )
-    protocol = {"episodes": int(episodes), "steps": int(steps), "seed": int(seed)}
-    if beside is not None and protocol != {name: getattr(beside, name) for name in protocol}:
-        other = ", ".join(f"{name}={getattr(beside, name)}" for name in protocol)
-        raise DataError(f"beside must have the same episodes, steps and seed, got {other}. Leave it out, or repeat it.")
+    protocol: dict[str, Any] = {"episodes": int(episodes), "steps": int(steps), "seed": int(seed)}
+    protocol["environment"] = _describe(env, "its own expert" if expert is None else "an expert that was given")
+    if beside is not None:
+        other = {name: getattr(beside, name) for name in protocol}
+        if expert is not None or other != protocol:
+            raise DataError(
+                "beside must be an evaluation with the same episodes, steps and seed in the same environment, whose "
+                f"own expert is the judge; got {other} for {protocol}. Leave beside out."
+            )
     judge = find_expert(env, expert)
     seeds = episode_seeds(seed, EVALUATION, episodes)
 
     def result(start: Start) -> Result:
         return _summarise(*_roll_out(env, judge, start, seeds, steps))
 
-    references = beside.references if beside is not None else {}
+    references = {} if beside is None else dict(beside.references)
     if not references:
         starts = _references(env, judge, seed=seed, steps=steps)
         references = {name: result(start) for name, start in starts.items()}
         references = {name: _scored(line, references) for name, line in references.items()}
     own = _scored(result(_start_policy(policy)), references)
     return Evaluation(**dataclasses.asdict(own), **protocol, references=references)
+
+
+def _describe(env: gymnasium.Env, judge: str) -> str:
+    settings = env.spec.kwargs if env.spec is not None else {}
+    return ", ".join([str(env), *(f"{name}={value}" for name, value in sorted(settings.items())), judge])
 
 
 def act_of(policy: Any) -> Callable[..., Any]:

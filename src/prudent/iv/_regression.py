@@ -17,6 +17,7 @@ from prudent.cmr._arrays import as_matrix, is_discrete
 from prudent.cmr._base import check_seed
 from prudent.cmr._names import check_estimator
 from prudent.cmr._neural import embed_beside_image
+from prudent.cmr._pairs import beside
 from prudent.cmr._report import WEAK_F
 from prudent.cmr._twostage import TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
@@ -237,8 +238,7 @@ class IVRegression:
         """Rows (action, context) from encoded ones."""
         if len(a) != len(c) and 1 not in (len(a), len(c)):
             raise DataError(f"action and context must have equally many rows (or one), got {len(a)} and {len(c)}.")
-        n = max(len(a), len(c))
-        return np.hstack([np.broadcast_to(a, (n, a.shape[1])), np.broadcast_to(c, (n, c.shape[1]))])
+        return beside(a, c)
 
     def _encode_context(self, context: Any) -> np.ndarray:
         role, image = self.roles_["context"], self.image_

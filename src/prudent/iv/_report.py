@@ -22,9 +22,7 @@ def average_effect(model: "IVRegression", actions: Any, context: Any = None) -> 
     contexts = model._contexts(context)
     if len(contexts) > MAX_CONTEXTS:
         contexts = contexts[np.linspace(0, len(contexts) - 1, MAX_CONTEXTS).astype(int)]
-    rows = np.hstack([np.repeat(encoded, len(contexts), axis=0), np.tile(contexts, (len(encoded), 1))])
-    values = model.estimator_.predict(rows)
-    return values.reshape(len(encoded), len(contexts), -1).mean(axis=1)
+    return model.estimator_.pairs(encoded, contexts).mean(axis=1)
 
 
 def candidate_actions(model: "IVRegression", count: int) -> list[Any]:

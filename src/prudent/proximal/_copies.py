@@ -23,14 +23,11 @@ def check_copies(columns: Mapping[str, tuple[Sequence[str], Matrix]]) -> None:
 
     ``columns`` has (names, one column each) by role. Constant columns (a picture's border) say nothing.
     """
-    if any(matrix.shape[1] > WIDE for _, matrix in columns.values()):
-        # Of pictures some rows will do: there are thousands of columns, and a copy shows in most of them.
-        rows = slice(None, None, max(1, len(next(iter(columns.values()))[1]) // MAX_ROWS))
-        columns = {role: (names, matrix[rows]) for role, (names, matrix) in columns.items()}
+    some = _some_rows([matrix for _, matrix in columns.values()])
     places = [(role, j) for role, (names, _) in columns.items() for j in range(len(names))]
     # Copies have the same projection on a random direction but for the sign, others hardly ever: only neighbours on
     # that scale are compared, of the thousands of columns of two pictures.
-    shadow = np.concatenate([_projections(matrix) for _, matrix in columns.values()])
+    shadow = np.concatenate([_projections(matrix[some]) for _, matrix in columns.values()])
     # Unit columns with that correlation are sqrt(2 TOLERANCE) apart, and so are their projections, times a normal draw.
     reach = 6 * np.sqrt(2 * TOLERANCE)
     order = np.argsort(shadow)[: np.isfinite(shadow).sum()]
@@ -38,7 +35,10 @@ def check_copies(columns: Mapping[str, tuple[Sequence[str], Matrix]]) -> None:
     for start, end in enumerate(ends):
         for other in range(start + 1, end):
             (role, i), (later, j) = (places[k] for k in sorted((order[start], order[other])))
-            if role != later and _are_copies(columns[role][1][:, i], columns[later][1][:, j]):
+            if role == later:
+                continue
+            first, second = columns[role][1][:, i], columns[later][1][:, j]
+            if _are_copies(first[some], second[some]) and _are_copies(first, second):
                 this, that = (title.replace("_", " ") for title in (later, role))
                 raise DataError(
                     f"{this.capitalize()} column {columns[later][0][j]!r} is a copy of {that} column "
@@ -59,6 +59,15 @@ def one_column_each(role: Role, matrix: Matrix) -> Matrix:
             block = block @ np.argsort(np.argsort(block.argmax(axis=0)))[:, None]
         columns.append(block)
     return np.hstack(columns)
+
+
+def _some_rows(matrices: list[Matrix]) -> slice:
+    """All rows; beside pictures, with their thousands of columns, about a thousand if all narrow columns vary there."""
+    some = slice(None, None, -(-len(matrices[0]) // MAX_ROWS))
+    narrow = [matrix[some] for matrix in matrices if matrix.shape[1] <= WIDE]
+    if len(narrow) == len(matrices) or any((np.ptp(matrix, axis=0) == 0).any() for matrix in narrow):
+        return slice(None)
+    return some
 
 
 def _projections(matrix: Matrix) -> np.ndarray:

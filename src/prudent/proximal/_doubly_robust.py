@@ -16,7 +16,7 @@ from prudent.cmr import estimator_from_state
 from prudent.cmr._arrays import Matrix, as_matrix, is_discrete
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
-from prudent.cmr._pairs import even_choice
+from prudent.cmr._pairs import even_choice, mean_over_others
 from prudent.cmr._pmmr import PENALTIES, PMMR, WIDTHS, smoothest, solve_moments
 from prudent.cmr._problem import check_candidates, check_count, check_positive
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel
@@ -131,7 +131,7 @@ class PKDR(DirectEffect):
         self.coefficient_ = coefficient / mean if mean > 0 else coefficient
 
     def _effect(self, treatment: Matrix) -> Matrix:
-        mean = self.outcome_bridge_.pairs(treatment, even_choice(self.others_, len(treatment))).mean(axis=1)
+        mean = mean_over_others(self.outcome_bridge_.pairs, treatment, even_choice(self.others_, len(treatment)))
         window = self._window(treatment)
         # One more row without a correction: where no treatment is near, the effect is that of the outcome bridge.
         return mean + window @ self.correction_ / (window.sum(axis=1, keepdims=True) + 1.0)

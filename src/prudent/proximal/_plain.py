@@ -3,6 +3,7 @@
 E[Y | A, W] averaged over W adjusts for the proxy as if it were the confounder, and is biased where it is not.
 """
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._folds import held_out_splits
-from prudent.cmr._pairs import all_pairs, even_choice
+from prudent.cmr._pairs import all_pairs, even_choice, mean_over_others
 from prudent.cmr._problem import check_choice, check_count
 from prudent.cmr._product_kernel import block_scaler
 from prudent.proximal._direct import DirectEffect, Proxies, column_blocks
@@ -74,7 +75,8 @@ class PlainRegression(DirectEffect):
             self.function_ = _fit_sklearn(self.model, data.outcome, x, seed)
 
     def _effect(self, treatment: Matrix) -> Matrix:
-        return all_pairs(self.function_.predict, treatment, even_choice(self.others_, len(treatment))).mean(axis=1)
+        pairs = functools.partial(all_pairs, self.function_.predict)
+        return mean_over_others(pairs, treatment, even_choice(self.others_, len(treatment)))
 
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not isinstance(self.model, str):

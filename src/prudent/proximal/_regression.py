@@ -18,7 +18,7 @@ from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import is_discrete, numeric_columns
 from prudent.cmr._base import check_seed
 from prudent.cmr._names import check_estimator
-from prudent.cmr._pairs import even_choice, over_units
+from prudent.cmr._pairs import beside, even_choice, mean_over_others, over_units
 from prudent.cmr._twostage import TooFewInstrumentsError, TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.proximal._compress import WIDE, Compression
@@ -126,7 +126,7 @@ class ProximalRegression:
         x = np.hstack([parts["treatment"], parts["outcome_proxy"], parts["context"]])
         c = np.hstack([parts["treatment"], parts["treatment_proxy"], parts["context"]])
         try:
-            estimator = self._prepared(parts, is_picture="treatment" in compression).fit(
+            estimator = self._prepared(parts, is_picture=matrices["treatment"].shape[1] > WIDE).fit(
                 y, x, c, seed=int(self.seed), groups=groups
             )
         except TooFewInstrumentsError as cause:
@@ -278,8 +278,7 @@ class ProximalRegression:
         lengths = {len(part) for part in parts} - {1}
         if len(lengths) > 1:
             raise DataError(f"bridge needs equally many rows of every argument (or one), got {sorted(lengths)}.")
-        n = max(len(part) for part in parts)
-        values = self.estimator_.predict(np.hstack([np.broadcast_to(p, (n, p.shape[1])) for p in parts]))
+        values = self.estimator_.predict(beside(*parts))
         return values[:, 0] if values.shape[1] == 1 else values
 
     def diagnose(self) -> ProximalDiagnosis:
@@ -368,7 +367,7 @@ class ProximalRegression:
 
             # Effects are averages over pairs (a, w) of which many never occur together. A network of tanh units levels
             # off where there are no data, others continue the trend; waves (for the context only) would go on waving.
-            # Pictures that are asked about look like those seen, and tanh units only make them harder to learn from.
+            # Pictures that are asked about look like those seen, and are harder to learn from with tanh units.
             first = parts["treatment"].shape[1] + parts["outcome_proxy"].shape[1]
             embed = tuple(first + j for j in numeric_columns(parts["context"]))
             activation = "silu" if is_picture else "tanh"
@@ -395,7 +394,7 @@ class ProximalRegression:
         return self._compressed("treatment", encoded)
 
     def _means(self, encoded: np.ndarray, sample: np.ndarray) -> np.ndarray:
-        values = self.estimator_.pairs(encoded, sample).mean(axis=1)
+        values = mean_over_others(self.estimator_.pairs, encoded, sample)
         return values[:, 0] if values.shape[1] == 1 else values
 
 

@@ -26,8 +26,9 @@ def run_cell(task: Task) -> dict[str, float]:
 
     k, budget = int(task.point["k"]), task.budget
     env = imitation.make_env(budget["env"], noise_horizon=k)
-    protocol = (budget["env"], k, budget["steps"], task.seed)
-    demonstrations = _demonstrations(*protocol, budget["episodes"])
+    demonstrations, zero = _stage(
+        budget["env"], k, budget["steps"], task.seed, budget["episodes"], budget["test_episodes"]
+    )
     settings = dict(task.settings)
     if settings.pop("clean", False):
         demonstrations = [_without_noise(trajectory, env) for trajectory in demonstrations]
@@ -41,10 +42,8 @@ def run_cell(task: Task) -> dict[str, float]:
         episodes=budget["test_episodes"],
         steps=budget["steps"],
         seed=task.seed,
-        beside=_JUDGED.get(protocol),
+        beside=zero,
     )
-    _JUDGED.clear()
-    _JUDGED[protocol] = result
     lines = {
         f"{line.replace(' ', '_').replace('-', '_')}_{what}": float(getattr(reference, what))
         for line, reference in result.references.items()
@@ -61,16 +60,22 @@ def run_cell(task: Task) -> dict[str, float]:
     }
 
 
-# Methods of one run follow each other in a worker, and share demonstrations and reference lines.
-_JUDGED: dict[tuple, Any] = {}
-
-
 @lru_cache(maxsize=1)
-def _demonstrations(name: str, k: int, steps: int, seed: int, episodes: int) -> list[Any]:
+def _stage(name: str, k: int, steps: int, seed: int, episodes: int, test_episodes: int) -> tuple[tuple, Any]:
+    """Demonstrations, and reference lines beside the policy that does nothing.
+
+    Methods of one run follow each other in a worker and share these: the first one's cell takes longer, not its fit.
+    """
+    import numpy as np
+
     from prudent import imitation
 
     env = imitation.make_env(name, noise_horizon=k)
-    return imitation.demonstrate(env, episodes=episodes, steps=steps, seed=seed)
+    space: Any = env.action_space
+    zero = imitation.evaluate(
+        lambda obs: np.zeros((len(obs), *space.shape)), env, episodes=test_episodes, steps=steps, seed=seed
+    )
+    return tuple(imitation.demonstrate(env, episodes=episodes, steps=steps, seed=seed)), zero
 
 
 def _without_noise(trajectory: Any, env: Any) -> Any:
