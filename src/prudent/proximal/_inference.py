@@ -225,8 +225,8 @@ class Correction:
             scaler = Scaler.of(bump[:, None])
             near = (bump - scaler.mean) / scaler.scale
             values, conditional = (np.column_stack([part, near]) for part in (values, conditional))
-            # Its mean among those near the treatment, not its value there, so that an error of h that is constant around
-            # the treatment is corrected by just that.
+            # Its mean among those near the treatment, not its value there: an error of h that is constant around the
+            # treatment is then corrected by just that.
             target = np.append(target, (np.mean(bump**2) / np.mean(bump) - scaler.mean) / scaler.scale)
         return h + (conditional @ self._representer(values, conditional, target))[:, None] * self.residual
 
