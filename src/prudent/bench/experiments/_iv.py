@@ -41,7 +41,7 @@ ESTIMATORS: dict[str, Method] = {
             label="KernelCMR",
             settings={"estimator": "KernelCMR", "n_folds": 10},
             quick={"n_folds": 2, "n_landmarks": 200, **_QUICK},
-            seconds=40,
+            seconds=20,
             quick_seconds=6,
         ),
         Method(
@@ -49,7 +49,7 @@ ESTIMATORS: dict[str, Method] = {
             label="DeepIV",
             settings={"estimator": "DeepIV"},
             quick={"n_repeats": 1, "n_functions": 1, **_QUICK},
-            seconds=40,
+            seconds=55,
             quick_seconds=8,
         ),
         Method(
@@ -57,7 +57,7 @@ ESTIMATORS: dict[str, Method] = {
             label="DFIV",
             settings={"estimator": "DFIV"},
             quick={"n_functions": 1, **_QUICK},
-            seconds=60,
+            seconds=29,
             quick_seconds=11,
         ),
         Method(
@@ -65,7 +65,7 @@ ESTIMATORS: dict[str, Method] = {
             label="DeepGMM",
             settings={"estimator": "DeepGMM"},
             quick={"n_functions": 1, "learning_rates": [1e-3], **_QUICK},
-            seconds=60,
+            seconds=22,
             quick_seconds=6,
         ),
         Method(
@@ -73,7 +73,7 @@ ESTIMATORS: dict[str, Method] = {
             label="KernelIV",
             settings={"estimator": "KernelIV"},
             quick={"n_features": 200, **_QUICK},
-            seconds=30,
+            seconds=9,
             quick_seconds=3,
         ),
         Method(
@@ -81,7 +81,7 @@ ESTIMATORS: dict[str, Method] = {
             label="Control function",
             settings={"estimator": "ControlFunction"},
             quick={"n_landmarks": 200, **_QUICK},
-            seconds=30,
+            seconds=16,
             quick_seconds=6,
         ),
         Method(
@@ -89,7 +89,7 @@ ESTIMATORS: dict[str, Method] = {
             label="2SLS",
             settings={"estimator": "TwoStageLeastSquares"},
             quick=_QUICK,
-            seconds=5,
+            seconds=1,
             quick_seconds=1,
         ),
     )

@@ -326,7 +326,7 @@ def _robot(name: str, title: str) -> Experiment:
             "of 500 steps; the odometer enters as differences; squared distance to the expert's action per dimension."
         ),
         run_cell="prudent.bench.experiments.imitation:run_cell",
-        methods=_methods(300, 36, estimators=("DFIV", "DeepGMM") if name == "ant" else (), has_odometer=True),
+        methods=_methods(150, 36, estimators=("DFIV", "DeepGMM") if name == "ant" else (), has_odometer=True),
         grid={"k": _HORIZONS},
         runs=5,
         # With one state even cloning of noiseless actions comes to a standstill (half-cheetah: score 0.7 to 0.85).
