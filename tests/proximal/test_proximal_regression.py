@@ -145,6 +145,28 @@ def test_outcomes_near_a_treatment_correct_the_bridge_there():
     assert abs(with_bump[0] - truth) < 2 * error[0] < 0.3
 
 
+@pytest.mark.filterwarnings("ignore:.*outside")
+def test_far_from_all_treatments_many_rows_correct_the_bridge():
+    from prudent.proximal._inference import Correction
+
+    data = datasets.make_linear_proximal(500, seed=1)
+    x, c = np.hstack([data.treatment, data.outcome_proxy]), np.hstack([data.treatment, data.treatment_proxy])
+
+    def bridge(rows):
+        return 2 * rows[:, :1] + 2 * rows[:, 1:] - 1.5 + 0.1 * np.tanh(rows[:, 1:])
+
+    correction = Correction.of(data.outcome, x, c, bridge(x), seed=0, is_local=True)
+    errors = []
+    for a in (0.0, 3.5, 6.0, 60.0):
+        at = np.hstack([np.full((500, 1), a), data.outcome_proxy])
+        scores = correction.scores(at, bridge(at))
+        errors.append(float(correction.mean(scores)[1][0]))
+        # No single row carries the correction.
+        part = np.abs(scores - bridge(at))
+        assert part.max() < 0.2 * part.sum()
+    assert errors == sorted(errors)
+
+
 def test_intervals_say_what_share_of_the_average_has_no_data(frame):
     data = datasets.make_demand_proximal(1000, seed=1000)
     demand = ProximalRegression(LinearIV(), seed=0).fit(**data.roles())

@@ -44,6 +44,8 @@ PENALTY = 0.3
 # Narrower than is best for the error of the mean: what a fit gets wrong within the bump, which the noise of the rows
 # there moves, too, has no part in the standard error.
 WIDTH = 0.15
+# Rows that the bump reaches at least, else it is widened: one residual says nothing of its own spread.
+MIN_NEAR = 30
 # A pair (a, w) is without data if it is farther from all rows than all but this share of rows is from the next one.
 FAR = 0.01
 MAX_PAIRS = 1000
@@ -221,7 +223,9 @@ class Correction:
         target, values, conditional = at.mean(axis=0), self.values, self.conditional
         if self.features.width:
             # The treatment is known given C, and so is what is near it.
-            bump = np.exp(-0.5 * ((values[:, 1] - at[0, 1]) / self.features.width) ** 2)
+            apart = np.abs(values[:, 1] - at[0, 1])
+            few = min(MIN_NEAR, len(apart)) - 1
+            bump = np.exp(-0.5 * (apart / max(self.features.width, float(np.partition(apart, few)[few]))) ** 2)
             scaler = Scaler.of(bump[:, None])
             near = (bump - scaler.mean) / scaler.scale
             values, conditional = (np.column_stack([part, near]) for part in (values, conditional))
