@@ -33,7 +33,9 @@ def main() -> None:
     )
     print(model.summary())
     print("error on the test grid:", round(datasets.demand_proximal_error(model), 1))
-    print(model.interval([20.0, 25.0, 30.0]))
+    prices = [20.0, 25.0, 30.0]
+    print(model.interval(prices))
+    print("truth:", data.truth(prices).round(1))
 
     prices = np.linspace(10, 40, 60)
     plain = HistGradientBoostingRegressor(random_state=0).fit(data.treatment, data.outcome[:, 0])
