@@ -45,9 +45,11 @@ def main() -> None:
     ax.plot(prices, plain.predict(prices[:, None]), color="tab:red", label="boosted trees, no proxies")
     ax.plot(prices, found.plug_in, color="tab:blue", label="DML-CMR with two proxies")
     ax.fill_between(prices, found.lower, found.upper, color="tab:blue", alpha=0.2, label="95 % interval, debiased")
-    # At some prices the average runs over views that no row has together with such a price.
-    guessed = np.where(found.without_data > 0.1, 1.0, 0.0)
-    ax.fill_between(prices, 0, 100 * guessed, color="tab:gray", alpha=0.12, step="mid", label="over 10 % without data")
+    # A part of the average runs over views that no row has together with such a price.
+    wider = (found.lower - found.at_stake, found.upper + found.at_stake)
+    ax.fill_between(
+        prices, *wider, color="tab:blue", alpha=0.08, linewidth=0, label="and what is at stake without data"
+    )
     ax.set(xlabel="ticket price", ylabel="mean sales", ylim=(0, 100), title="sales if the price were set")
     ax.legend(frameon=False)
     fig.savefig("proximal.png", dpi=120)

@@ -174,13 +174,21 @@ def test_intervals_say_what_share_of_the_average_has_no_data(frame):
     assert found.without_data[0] > 0.5 > found.without_data[1] > 0.2 > 0.1 > found.without_data[2]
     assert demand.interval([26.0], baseline=[10.0]).without_data == pytest.approx(found.without_data[:1])
     assert "69%" in str(found).splitlines()[1]
+    spread = float(np.std(data.outcome))
+    assert found.at_stake == pytest.approx(found.without_data * spread)
+    both = demand.interval([26.0, 20.0], baseline=[10.0]).at_stake
+    assert both == pytest.approx(found.at_stake[[2, 1]] + found.at_stake[0])
     linear = ProximalRegression(LinearIV(), seed=0).fit(frame, **ROLES)
     assert linear.interval([0.0]).without_data[0] < 0.03
     wide = ProximalRegression(LinearIV(), seed=0).fit(
         **datasets.make_linear_proximal(400, seed=0).roles(), context=np.random.default_rng(0).normal(size=(400, 8))
     )
-    assert wide.interval([0.0]).without_data is None
-    assert "?" in str(wide.interval([0.0]))
+    unknown = wide.interval([0.0], baseline=[1.0])
+    assert unknown.without_data is None
+    assert unknown.at_stake is None
+    assert "?" in str(unknown)
+    assert "nan" in str(unknown)
+    wide.plot_effect()
 
 
 def test_standard_errors_change_smoothly_with_the_treatment(model):

@@ -108,12 +108,16 @@ def effect(
         rows = [[value] for value in asked]
     found = fitted.interval(asked, level=level)
     columns = (found.plug_in, found.value, found.standard_error, found.lower, found.upper)
-    shares: list[Any] = found.shares if not as_json or found.without_data is None else found.without_data.tolist()
+    unknown = [None if as_json else "?"] * len(rows)
+    shares: list[Any] = unknown if found.without_data is None else found.without_data.tolist()
+    stakes: list[Any] = unknown if found.at_stake is None else found.at_stake.tolist()
     table = [
-        [*row, *values, share]
-        for row, (_, *values), share in zip(rows, pair_rows(range(len(rows)), *columns), shares, strict=True)
+        [*row, *values, share, stake]
+        for row, (_, *values), share, stake in zip(
+            rows, pair_rows(range(len(rows)), *columns), shares if as_json else found.shares, stakes, strict=True
+        )
     ]
-    header = [*role.names, "effect", "debiased", "standard error", "lower", "upper", "without data"]
+    header = [*role.names, "effect", "debiased", "standard error", "lower", "upper", "without data", "at stake"]
     show("mean outcome if the treatment is set, E[outcome | do(treatment)]", header, table, as_json=as_json)
 
 

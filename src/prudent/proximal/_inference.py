@@ -49,7 +49,7 @@ MIN_NEAR = 30
 # A pair (a, w) is without data if it is farther from all rows than all but this share of rows is from the next one.
 FAR = 0.01
 MAX_PAIRS = 1000
-PARTS = ("values", "conditional", "residual", "unit")
+PARTS = ("values", "conditional", "residual", "unit", "spread")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,9 @@ class Interval:
 
     ``plug_in`` is what ``effect`` gives; the difference to ``value`` is the estimated bias of h. ``without_data`` is
     the share of the proxies and contexts averaged over that no row has together with about this treatment: there h is
-    an extrapolation, which no interval accounts for. (None where there are too many columns to say.)
+    an extrapolation, which no interval accounts for. ``at_stake`` says what that may do: the change of the value if h
+    is wrong there by one standard deviation of the outcome, for a difference on either side. (None where there are too
+    many columns to say.)
     """
 
     value: np.ndarray
@@ -68,6 +70,7 @@ class Interval:
     plug_in: np.ndarray
     level: float
     without_data: np.ndarray | None
+    at_stake: np.ndarray | None
 
     @classmethod
     def of(
@@ -79,25 +82,31 @@ class Interval:
         level: float,
         n_units: int,
         without_data: np.ndarray | None,
+        at_stake: np.ndarray | None,
     ) -> "Interval":
         """Interval by Student's law, which matters where there are few units (groups)."""
         reach = float(stdtrit(n_units - 1, 0.5 + level / 2)) * error
-        return cls(value, error, value - reach, value + reach, plug_in, level, without_data)
+        return cls(value, error, value - reach, value + reach, plug_in, level, without_data, at_stake)
 
     @property
     def shares(self) -> list[str]:
         """``without_data`` as text."""
         return ["?"] * len(self.value) if self.without_data is None else [f"{v:.0%}" for v in self.without_data]
 
+    @property
+    def stakes(self) -> np.ndarray:
+        """``at_stake``, NaN where unknown."""
+        return np.full_like(self.value, np.nan) if self.at_stake is None else self.at_stake
+
     def __str__(self) -> str:
         lines = [
-            f"{'value':>12} {'std. error':>12} {'lower':>12} {'upper':>12} {'without data':>13}"
+            f"{'value':>12} {'std. error':>12} {'lower':>12} {'upper':>12} {'without data':>13} {'at stake':>12}"
             f"   ({self.level:.0%} interval)"
         ]
         n_outcomes = self.value.size // len(self.value)
-        columns = (np.ravel(v) for v in (self.value, self.standard_error, self.lower, self.upper))
-        for share, *row in zip(np.repeat(self.shares, n_outcomes), *columns, strict=True):
-            lines.append(" ".join(f"{v:12.5g}" for v in row) + f" {share:>13}")
+        columns = (np.ravel(v) for v in (self.stakes, self.value, self.standard_error, self.lower, self.upper))
+        for share, stake, *row in zip(np.repeat(self.shares, n_outcomes), *columns, strict=True):
+            lines.append(" ".join(f"{v:12.5g}" for v in row) + f" {share:>13} {stake:12.3g}")
         return "\n".join(lines)
 
 
@@ -186,13 +195,17 @@ def _is_linear(x: Matrix, h: Matrix) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Correction:
-    """Everything that the score needs beside h: features, their conditional means, residuals of h, and units."""
+    """Everything that the score needs beside h: features, their conditional means, residuals of h, and units.
+
+    ``spread`` has the standard deviations of the outcomes.
+    """
 
     features: Features
     values: np.ndarray
     conditional: np.ndarray
     residual: np.ndarray
     unit: np.ndarray
+    spread: np.ndarray
 
     @classmethod
     def of(
@@ -212,7 +225,7 @@ class Correction:
         else:
             regress = functools.partial(regress_out_of_fold, c=c, seed=seed, n_folds=N_FOLDS, groups=groups)
             conditional = features.conditional(x, h, regress, c)
-        return cls(features, values, conditional, y - h, unit)
+        return cls(features, values, conditional, y - h, unit, y.std(axis=0))
 
     def scores(self, at_treatment: Matrix, h: np.ndarray) -> np.ndarray:
         """(n, outcomes), whose mean is the debiased mean outcome under one treatment.

@@ -209,14 +209,17 @@ class ProximalRegression:
             errors.append(error)
             plug_in.append(h.mean(axis=0))
         stacked = [np.stack(part) for part in (values, errors, plug_in)]
+        shares = self._without_data(encoded)
+        stake = shares
+        if other is not None and shares is not None:
+            below = np.resize(self._without_data(other), len(encoded))
+            shares, stake = np.maximum(shares, below), shares + below
+        # One number per treatment and outcome, as the others.
+        stake = None if stake is None else stake[:, None] * self.correction_.spread
         if stacked[0].shape[1] == 1:
             stacked = [part[:, 0] for part in stacked]
-        return Interval.of(
-            *stacked,
-            level=level,
-            n_units=self.correction_.n_units,
-            without_data=self._without_data(encoded if other is None else np.vstack([encoded, other]), len(encoded)),
-        )
+            stake = None if stake is None else stake[:, 0]
+        return Interval.of(*stacked, level=level, n_units=self.correction_.n_units, without_data=shares, at_stake=stake)
 
     def _scores(self, treatment: np.ndarray, baseline: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Scores and bridge per row, for every treatment; differences where there is a baseline."""
@@ -236,16 +239,13 @@ class ProximalRegression:
             scores_below, h_below = below[number % len(below)]
             yield scores - scores_below, h - h_below
 
-    def _without_data(self, encoded: np.ndarray, n_asked: int) -> np.ndarray | None:
-        """Of every treatment asked for; with baselines behind them the larger share of the two."""
+    def _without_data(self, encoded: np.ndarray) -> np.ndarray | None:
+        """Share of the average, for every treatment."""
         shares = [
             self.correction_.without_data(np.hstack([np.tile(a, (len(self.sample_), 1)), self.sample_]))
             for a in encoded
         ]
-        if None in shares:
-            return None
-        found, below = np.split(np.array(shares, dtype=float), [n_asked])
-        return np.maximum(found, np.resize(below, n_asked)) if len(below) else found
+        return None if None in shares else np.array(shares, dtype=float)
 
     def contrast(self, treatment: Any, baseline: Any, *, return_error: bool = False) -> Any:
         """Mean outcome under ``treatment`` less that under ``baseline``.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from prudent.proximal._regression import ProximalRegression
 
 CURVE_POINTS = 40
-# Treatments at which more of the average is without data are shaded.
-SHADED = 0.1
 
 
 def candidate_treatments(model: "ProximalRegression", count: int) -> list[Any]:
@@ -42,12 +40,14 @@ def summarise(model: "ProximalRegression") -> str:
     if model.roles_["treatment"].is_categorical or model.roles_["treatment"].width == 1:
         treatments = candidate_treatments(model, 5)
         found = model.interval(treatments)
-        columns = [np.reshape(v, (len(treatments), -1)) for v in (found.plug_in, found.value, found.standard_error)]
+        parts = (found.plug_in, found.value, found.standard_error, found.stakes)
+        columns = [np.reshape(v, (len(treatments), -1)) for v in parts]
         names = model.roles_["outcome"].names
         for number, name in enumerate(names):
             lines += ["", *([name] if len(names) > 1 else [])]
             lines.append(
-                f"{'treatment':>12}  {'effect':>12}  {'debiased':>12}  {'std. error':>12}  {'without data':>12}"
+                f"{'treatment':>12}  {'effect':>12}  {'debiased':>12}  {'std. error':>12}  {'at stake':>12}"
+                f"  {'without data':>12}"
             )
             for treatment, share, *row in zip(
                 treatments, found.shares, *(part[:, number] for part in columns), strict=True
@@ -64,8 +64,8 @@ def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, l
     found = model.interval(treatments, level=level)
     names = model.roles_["outcome"].names
     shape = (len(treatments), -1)
-    plug_in, value, lower, upper = (
-        np.reshape(v, shape) for v in (found.plug_in, found.value, found.lower, found.upper)
+    plug_in, value, lower, upper, stake = (
+        np.reshape(v, shape) for v in (found.plug_in, found.value, found.lower, found.upper, found.stakes)
     )
     is_categorical = model.roles_["treatment"].is_categorical
     is_curve = not is_categorical and model.treatment_levels_ is None
@@ -83,19 +83,10 @@ def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, l
             (line,) = ax.plot(places, plug_in[:, number], label=f"estimate{of}")
             ax.plot(places, middle, ":", color=line.get_color(), label="debiased" if number == 0 else None)
             ax.fill_between(treatments, low, high, color=line.get_color(), alpha=0.2, label=label)
-    if is_curve and found.without_data is not None and np.any(found.without_data > SHADED):
-        ax.fill_between(
-            treatments,
-            0,
-            1,
-            where=found.without_data > SHADED,
-            transform=ax.get_xaxis_transform(),
-            color="0.5",
-            alpha=0.12,
-            linewidth=0,
-            zorder=0,
-            label=f"over {SHADED:.0%} without data",
-        )
+            if found.at_stake is not None:
+                wider = (low - stake[:, number], high + stake[:, number])
+                label = "the same and what is at stake" if number == 0 else None
+                ax.fill_between(treatments, *wider, color=line.get_color(), alpha=0.08, linewidth=0, label=label)
     if truth is not None:
         known = [float(np.mean(truth(a))) for a in treatments]
         ax.plot(places, known, "k--" if is_curve else "kx", linewidth=1, label="truth")
