@@ -209,10 +209,10 @@ class ProximalRegression:
             errors.append(error)
             plug_in.append(h.mean(axis=0))
         stacked = [np.stack(part) for part in (values, errors, plug_in)]
-        shares = self._without_data(encoded)
-        stake = shares
-        if other is not None and shares is not None:
-            below = np.resize(self._without_data(other), len(encoded))
+        stake = shares = self._without_data(encoded)
+        below = None if other is None else self._without_data(other)
+        if shares is not None and below is not None:
+            below = np.resize(below, len(encoded))
             shares, stake = np.maximum(shares, below), shares + below
         # One number per treatment and outcome, as the others.
         stake = None if stake is None else stake[:, None] * self.correction_.spread
