@@ -1,8 +1,8 @@
 """An expert's actions are recorded with hidden noise that moved the state, too: clone them, or imitate the expert?
 
 A pricing expert sees the season (u_o). Cost fluctuations (u_e), which nobody sees, move the state and the recorded
-price together. Cloning predicts the recorded prices well and prices badly; DML-IL takes the older history as an
-instrument. PRUDENT_EXAMPLE_ROWS makes the example smaller.
+price together. Cloning of the history predicts recorded prices best and prices worst; DML-IL takes the older history as
+an instrument. PRUDENT_EXAMPLE_ROWS makes the example smaller.
 """
 
 import os
@@ -22,12 +22,17 @@ def main() -> None:
     episodes = max(6, rows // 500)
     demonstrations = imitation.demonstrate(env, episodes=episodes, steps=max(30, rows // episodes), seed=0)
 
-    clone = imitation.BehaviourCloning(n_networks=2, seed=0).fit(demonstrations)
-    causal = CausalImitation(DMLCMR(n_folds=2, n_repeats=1, n_functions=2), noise_horizon=1, seed=0).fit(demonstrations)
-
+    causal = CausalImitation(DMLCMR(n_folds=2, n_repeats=1, n_functions=2), noise_horizon=1, seed=0)
+    models = {
+        "cloning": imitation.BehaviourCloning(n_networks=1, seed=0),
+        "cloning of the history": imitation.SequenceCloning(window=4, n_networks=1, seed=0),
+        "DML-IL": causal,
+    }
     fresh = imitation.demonstrate(env, episodes=5, steps=200, seed=1)
-    for name, model in (("cloning", clone), ("DML-IL", causal)):
-        result = imitation.evaluate(model.policy(), env, episodes=10, steps=200, seed=0)
+    result = None
+    for name, model in models.items():
+        model.fit(demonstrations)
+        result = imitation.evaluate(model.policy(), env, episodes=10, steps=200, seed=0, beside=result)
         print(f"{name}: error of recorded actions {model.action_error(fresh):.2f}, of the expert's {result.mse:.2f}")
     print(result)
 
@@ -36,7 +41,7 @@ def main() -> None:
     for _ in range(3):
         observation, *_ = env.step(policy.act(observation).astype("float32"))
 
-    imitation.plot_rollout({"cloning": clone.policy(), "DML-IL": causal.policy()}, env).savefig("rollout.png")
+    imitation.plot_rollout({name: model.policy() for name, model in models.items()}, env).savefig("rollout.png")
     causal.save("pricing-policy")
     prudent.load("pricing-policy").policy()
 

@@ -23,7 +23,10 @@ def test_from_demonstrations_to_a_judged_policy(tmp_path):
     )
     assert json.loads(made)[0]["steps"] == 160
     assert "horizon" in run("imitate", "horizon", demos, "--max-horizon", "4", "--relative", "0")
-    fitted = run("imitate", "fit", demos, "--noise-horizon", "2", "--method", "bc", "--out", model)
+    fitted = run("imitate", "fit", demos, "--method", "bc", "--out", model)
+    assert "Without a model" not in run(
+        "imitate", "horizon", demos, "--max-horizon", "4", "--relative", "0", "--model", model
+    )
     assert "error of recorded actions" in fitted
     judged = run(
         *("imitate", "evaluate", model, "--env", "TicketPricing-v1", "--noise-horizon", "2", "--episodes", "3"),
@@ -40,6 +43,7 @@ def test_from_demonstrations_to_a_judged_policy(tmp_path):
     [
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m"), "absent.npz is not a file"),
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m", "--method", "gail"), "--method must be one of"),
+        (("fit", "absent.npz", "--out", "m"), "dml-il needs --noise-horizon"),
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m", "--relative", "x"), "--relative must be"),
         (("demonstrate", "--env", "TicketPricing-v0", "--out", "demos.csv"), r"ends in \.npz"),
         (

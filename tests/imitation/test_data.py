@@ -44,6 +44,10 @@ def test_trajectories_are_checked_and_cannot_be_changed():
         from_arrays([np.zeros((3, 1)), np.zeros((3, 2))], [np.zeros(2), np.zeros(2)])
     with pytest.raises(DataError, match="one array per episode"):
         from_arrays([np.zeros(3)], [])
+    with pytest.raises(
+        DataError, match=r"episode 1 \(counted from 0\): actions must be finite.*row index 1.*Cut the ep"
+    ):
+        from_arrays([np.zeros(3), np.zeros(3)], [np.zeros(2), np.array([0.0, np.nan])])
     with pytest.raises(TypeError, match="Trajectory records"):
         history_windows([np.zeros(3)], 2)
 

@@ -3,6 +3,8 @@
 System: s_{t+1} = 0.9 s_t + 0.5 a_t + u_{t+1} + w_{t+1}, a_t = -K s_t + g u_t, u a moving average of k draws.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,8 @@ from prudent.imitation import (
     history_windows,
     suggest_horizon,
 )
+from prudent.imitation._causal import _strengths
+from prudent.imitation._windows import instrument_columns
 from prudent.nn import MLPSpec, TrainConfig
 
 GAIN, SHARE = 0.4, 1.0
@@ -189,11 +193,15 @@ def test_suggest_horizon_sees_where_the_noise_ends(long_noise):
     assert report.suggested == 3
     assert report.strength[0] > report.strength[2] > report.strength[7]
     assert "suggested: k = 3" in str(report)
+    assert "Without a model" not in str(report)
 
 
 def test_suggest_horizon_without_a_model():
     short, long = (linear_demos(k, episodes=20, steps=100) for k in (5, 8))
-    assert suggest_horizon(short, max_horizon=12).suggested == 5
+    report = suggest_horizon(short, max_horizon=12)
+    assert report.suggested == 5
+    assert "ask again with that model" in str(report)
+    assert "hardly moves the state" in replace(report, strength=(0.01,) * 12).advice
     # The noise has only just ended at the last lag: no level is seen.
     report = suggest_horizon(long, max_horizon=8)
     assert report.suggested is None
@@ -323,6 +331,15 @@ def test_bad_settings_and_data_are_refused(short_noise):
         BehaviourCloning().fit(constant)
     with pytest.raises(DataError, match="at least one trajectory"):
         BehaviourCloning().fit([])
+    for model, message in (
+        (
+            CausalImitation(noise_horizon=1),
+            "two episodes of more than 1 steps are needed, got 1, .* Bring more episodes",
+        ),
+        (BehaviourCloning(), "at least two episodes are needed, got 1"),
+    ):
+        with pytest.raises(DataError, match=message):
+            model.fit(few[:1])
 
 
 @pytest.mark.filterwarnings("ignore:weak instrument")  # Sixty steps are few.
@@ -351,6 +368,21 @@ def test_other_moment_estimators_fit_save_and_load(kind, tmp_path):
     again = prudent.load(tmp_path / "model")
     assert type(again.estimator_) is kind
     assert again.action_error(demos) == pytest.approx(model.action_error(demos), rel=1e-6)
+
+
+def test_strength_is_that_of_the_history_and_not_of_the_first_steps():
+    rng, k = np.random.default_rng(1000), 8
+    early = np.maximum(0.0, 4.0 - np.arange(41.0))  # The same in all episodes, gone before there is a history.
+    forgetful = [Trajectory(early + rng.normal(size=41), rng.normal(size=40)) for _ in range(30)]
+    state = np.cumsum(rng.normal(size=(30, 41)), axis=1)
+    lasting = [Trajectory(s, rng.normal(size=40)) for s in state]
+    for demos, is_strong in ((forgetful, False), (lasting, True)):
+        windows = history_windows(demos, k + 3)
+        c = instrument_columns(windows, View(3, 3, newest=k))
+        (found,) = _strengths(windows.states[:, -1], [0], c, windows, k)
+        assert (found.effective_f > 100) == is_strong
+        assert (found.effective_f < 10) != is_strong
+        assert _strengths(windows.states[:, -1], [0], c, windows.take(np.flatnonzero(windows.episode < 2)), k) is None
 
 
 def test_a_weak_column_is_named():
@@ -386,8 +418,12 @@ def test_evaluation_of_the_expert_and_of_zero():
     assert "best history-free" in str(result)
     again = evaluate(lambda obs: np.zeros_like(obs), env, episodes=10, steps=100, seed=1000)
     assert again.reward == result.reward
-    with pytest.raises(DataError, match="finite actions of shape"):
+    with pytest.raises(DataError, match=r"finite actions of shape \(2, 1\), got \(1, 3\)"):
         evaluate(lambda obs: np.zeros((1, 3)), env, episodes=2, steps=3)
+    with pytest.raises(DataError, match="got NaN or infinity"):
+        evaluate(lambda obs: obs * np.nan, env, episodes=2, steps=3)
+    with pytest.raises(TypeError, match=r"got BehaviourCloning. Give its policy\(\)"):
+        evaluate(BehaviourCloning(), env, episodes=2, steps=3)
     assert ticket_expert(np.array([[0.5, 0.0]])).tolist() == [[0.0]]
 
 

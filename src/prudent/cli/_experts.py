@@ -17,7 +17,9 @@ app = typer.Typer(help="Experts for the confounded MuJoCo robots.", no_args_is_h
 def train(
     robot: Annotated[str, typer.Argument(help="half-cheetah, hopper or ant.")],
     out: Annotated[Path, typer.Option(help="Folder for the expert, its learning curve and the checkpoint.")],
-    steps: Annotated[int | None, typer.Option(help="Environment steps; the shipped expert's by default.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Environment steps, in whole blocks; the shipped expert's by default.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 1000,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")] = False,
     as_json: Json = False,
@@ -29,7 +31,10 @@ def train(
     from prudent.envs._recipes import train_expert
 
     expert = train_expert(robot, out, steps=steps, seed=seed, resume=resume)
-    _show_scores(f"{robot}, {expert.record['steps']} steps", expert.record["scores"], as_json)
+    done = expert.record["steps"]
+    if steps is not None and done != steps and not as_json:
+        print(f"training runs in blocks: {done} steps in place of {steps}")
+    _show_scores(f"{robot}, {done} steps", expert.record["scores"], as_json)
     if not as_json:
         print(f"saved in {out}/ with curve.csv and curve.png")
 

@@ -1,13 +1,16 @@
 """``prudent imitate``: policies from demonstrations in which hidden noise moves states and actions together."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from prudent.cli._models import Json, Seed
 from prudent.cli._tables import show, split_names
 from prudent.errors import DataError
+
+if TYPE_CHECKING:
+    from prudent.imitation import Imitator
 
 app = typer.Typer(help="Policies from confounded demonstrations.", no_args_is_help=True)
 
@@ -48,6 +51,10 @@ def demonstrate(
 def horizon(
     data: Data,
     max_horizon: Annotated[int, typer.Option(help="Largest k to look at.")] = 20,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a policy, fitted with a generous horizon, whose errors are looked at: sees more."),
+    ] = None,
     relative: Relative = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -57,7 +64,8 @@ def horizon(
     from prudent import imitation
 
     found = imitation.load_trajectories(data)
-    report = imitation.suggest_horizon(found, max_horizon=max_horizon, relative=columns, seed=seed)
+    fitted = None if model is None else _load(model)
+    report = imitation.suggest_horizon(found, max_horizon=max_horizon, model=fitted, relative=columns, seed=seed)
     header = ["k", "strength", "residual autocorrelation", "standard error"]
     show("candidates for the noise horizon", header, report.rows(), as_json=as_json)
     if not as_json:
@@ -68,7 +76,9 @@ def horizon(
 def fit(
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for the policy.")],
-    noise_horizon: Annotated[int, typer.Option(help="Steps k over which the hidden noise is correlated, at most.")],
+    noise_horizon: Annotated[
+        int | None, typer.Option(help="Steps k over which the hidden noise is correlated, at most (not for bc).")
+    ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "dml-il",
     policy_states: Annotated[int | None, typer.Option(help="Newest states that the policy sees (dml-il).")] = None,
     relative: Relative = None,
@@ -81,6 +91,9 @@ def fit(
     """Learn a policy and save it."""
     if method not in METHODS:
         raise DataError(f"--method must be one of {', '.join(METHODS)}, got {method!r}.")
+    if noise_horizon is None and method != "bc":
+        raise DataError(f"{method} needs --noise-horizon. `prudent imitate horizon` helps to choose it.")
+    k = noise_horizon or 0
     for option, value in (("--policy-states", policy_states), ("--folds", folds)):
         if value is not None and method != "dml-il":
             raise DataError(f"{option} is for dml-il; {method} has no use for it. Leave it out.")
@@ -96,14 +109,14 @@ def fit(
     if method == "dml-il":
         model: Any = imitation.CausalImitation(
             DMLCMR(n_folds=10 if folds is None else folds),
-            noise_horizon=noise_horizon,
+            noise_horizon=k,
             policy_states=policy_states,
             **shared,
         )
     elif method == "residuil":
-        model = imitation.ResiduIL(noise_horizon=noise_horizon, **shared)
+        model = imitation.ResiduIL(noise_horizon=k, **shared)
     elif method == "bc-seq":
-        model = imitation.SequenceCloning(window=noise_horizon + 3, **shared)
+        model = imitation.SequenceCloning(window=k + 3, **shared)
     else:
         model = imitation.BehaviourCloning(**shared)
     model.fit(found)
@@ -113,10 +126,12 @@ def fit(
     if method == "dml-il":
         report = model.estimator_.report_
         forces = [strength.effective_f for strength in report.strength]
-        rows.append(["weakest instrument, effective F", min(forces) if forces else float("nan")])
-        rows.append(["squared moment, out of fold", "-" if report.moment is None else str(report.moment)])
-        rows.append(["the same of a constant action", str(report.moment_of_mean)])
-    show(f"{method}, k = {noise_horizon}", ["what", "value"], rows, as_json=as_json)
+        rows.append(["weakest instrument, effective F (weak: below 10)", min(forces) if forces else float("nan")])
+        moment = "-" if report.moment is None else str(report.moment)
+        rows.append(["squared moment, audited folds (good: about 0 or below)", moment])
+        rows.append(["the same of a constant action, all rows", str(report.moment_of_mean)])
+    title = method if noise_horizon is None else f"{method}, k = {k}"
+    show(title, ["what", "value"], rows, as_json=as_json)
     if not as_json:
         print(f"saved in {out}/")
 
@@ -133,19 +148,17 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Roll a saved policy out beside the reference policies."""
-    from prudent import imitation, load
+    from prudent import imitation
 
-    fitted = load(model)
-    if not isinstance(fitted, imitation.Imitator):
-        raise DataError(
-            f"{model} holds a {type(fitted).__name__}, not a policy. Give the --out of prudent imitate fit."
-        )
+    fitted = _load(model)
     world = _env(env, noise_horizon=noise_horizon)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     result = imitation.evaluate(fitted.policy(), world, episodes=episodes, steps=steps, seed=seed)
     header = ["policy", "score", "score_se", "reward", "mse", "mse_unclipped"]
     show(f"{env}, k = {noise_horizon}: {episodes} episodes of {steps} steps", header, result.rows(), as_json=as_json)
+    if not as_json:
+        print(result.legend)
     if out is not None:
         import matplotlib
 
@@ -154,6 +167,17 @@ def evaluate(
         picture.savefig(out / "rollout.png", dpi=130)
         if not as_json:
             print(f"picture {out / 'rollout.png'}")
+
+
+def _load(folder: Path) -> "Imitator":
+    from prudent import imitation, load
+
+    fitted = load(folder)
+    if not isinstance(fitted, imitation.Imitator):
+        raise DataError(
+            f"{folder} holds a {type(fitted).__name__}, not a policy. Give the --out of prudent imitate fit."
+        )
+    return fitted
 
 
 def _env(name: str, **settings: Any) -> Any:

@@ -1,6 +1,7 @@
 """Reading tables from files and showing tables on the terminal."""
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -113,6 +114,8 @@ def show(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as
     """A Rich table, or one JSON object per row."""
     rows = [list(row) for row in rows]
     if as_json:
+        # JSON knows no NaN and no infinity.
+        rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in rows]
         print(json.dumps([dict(zip(header, row, strict=True)) for row in rows], indent=1, default=str))
         return
     from rich.console import Console

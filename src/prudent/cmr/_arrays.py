@@ -14,9 +14,18 @@ MAX_AUTO_LEVELS = 10
 
 
 def as_matrix(
-    name: str, value: Any, *, n_rows: int | None = None, n_columns: int | None = None, index: Any = None
+    name: str,
+    value: Any,
+    *,
+    n_rows: int | None = None,
+    n_columns: int | None = None,
+    index: Any = None,
+    cure: str = "Drop or impute these rows.",
 ) -> Matrix:
-    """``value`` as a finite 2-D float array; a vector becomes one column. ``index`` names its rows in messages."""
+    """``value`` as a finite 2-D float array; a vector becomes one column.
+
+    ``index`` names its rows in messages, ``cure`` says what to do about rows that are not finite.
+    """
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError) as cause:
@@ -32,7 +41,7 @@ def as_matrix(
         rows = np.flatnonzero(bad.any(axis=1))
         raise DataError(
             f"{name} must be finite, got NaN or infinity in {len(rows)} rows (first: {row_label(index, rows[0])}). "
-            "Drop or impute these rows."
+            f"{cure}"
         )
     if n_rows is not None and len(array) != n_rows:
         raise DataError(f"{name} must have {n_rows} rows like the other arrays, got {len(array)}.")

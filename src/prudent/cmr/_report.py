@@ -82,13 +82,19 @@ def strengths(actual: Matrix, predicted: Matrix, without: np.ndarray) -> tuple[S
 
 
 def partial_strength(
-    actual: np.ndarray, predicted: np.ndarray, without: np.ndarray, without_again: np.ndarray | None = None
+    actual: np.ndarray,
+    predicted: np.ndarray,
+    without: np.ndarray,
+    without_again: np.ndarray | None = None,
+    *,
+    groups: np.ndarray | None = None,
 ) -> Strength:
     """Strength of the instruments for one action, given the context; see :func:`strengths`.
 
     Products take one of the two ``without`` on each side, so that their noise has mean zero (without a second one they
     take the same). With one constructed instrument the effective F of Montiel Olea and Pflueger is the
-    heteroskedasticity-robust F. A negative slope, which noise produces out of fold, is no strength.
+    heteroskedasticity-robust F, of ``groups`` of dependent rows the cluster-robust one. A negative slope, which noise
+    produces out of fold, is no strength.
     """
     both = (without, without if without_again is None else without_again)
     a, z = ([centred(part - w) for w in both] for part in (actual, predicted))
@@ -97,7 +103,10 @@ def partial_strength(
         return Strength(0.0, 0.0)
     slope = za / zz
     mean_a, mean_z = (a[0] + a[1]) / 2, (z[0] + z[1]) / 2
-    variance = np.sum((mean_z * (mean_a - slope * mean_z)) ** 2) / zz**2
+    score = mean_z * (mean_a - slope * mean_z)
+    if groups is not None:
+        score = np.bincount(np.unique(groups, return_inverse=True)[1].reshape(-1), weights=score)
+    variance = np.sum(score**2) / zz**2
     return Strength(float(slope**2 / variance) if variance > 0 else float("inf"), float(min(za**2 / (zz * aa), 1.0)))
 
 

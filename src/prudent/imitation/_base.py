@@ -39,11 +39,13 @@ class Imitator(abc.ABC):
         self.n_acted_ = found[0].actions.shape[1]
         check_relative(self.relative, self.n_observed_)
         self._check_settings()
-        if sum(len(t) > self.noise_horizon for t in found) < 2:
-            raise DataError(
-                f"at least two episodes of more than {self.noise_horizon} steps are needed, got lengths "
-                f"{sorted({len(t) for t in found})}. Lower the horizon, or bring longer episodes."
-            )
+        n_long, k = sum(len(t) > self.noise_horizon for t in found), self.noise_horizon
+        if n_long < 2:
+            # Two would do for the learner; what is missing are episodes, or steps in them.
+            rule = "at least two episodes" + (f" of more than {k} steps" if k else "")
+            cure = "Bring more episodes." if len(found) < 2 else "Lower the horizon, or bring longer episodes."
+            longest = max(len(t) for t in found)
+            raise DataError(f"{rule} are needed, got {len(found)}, the longest of {longest} steps. {cure}")
         self.view_ = self._policy_view()
         windows = history_windows(found, self._window_length())
         # A policy starts with a padded window, so it learns from such windows, too, as far as it can.
@@ -56,6 +58,13 @@ class Imitator(abc.ABC):
         self._learn(windows, x[:, varying])
         self.varying_ = varying
         return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._described()}), {'fitted' if hasattr(self, 'varying_') else 'not fitted'}"
+
+    def _described(self) -> str:
+        """Settings to be shown."""
+        return f"seed={self.seed}"
 
     @property
     def policy_view(self) -> View:

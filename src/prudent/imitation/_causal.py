@@ -16,6 +16,7 @@ number as the only instrument; where f sees a part of c_t (k = 1), they are left
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import shared_columns
 from prudent.cmr._base import MIN_UNITS, regress_out_of_fold
 from prudent.cmr._neural import check_counts
-from prudent.cmr._report import WEAK_F
+from prudent.cmr._report import WEAK_F, FitReport, Strength, partial_strength
 from prudent.envs._noise import check_count
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, default_network
@@ -88,9 +89,8 @@ class CausalImitation(Imitator):
         self.relative = relative
         self.seed = seed
 
-    def __repr__(self) -> str:
-        state = "fitted" if hasattr(self, "varying_") else "not fitted"
-        return f"CausalImitation({self.estimator or DMLCMR()}, noise_horizon={self.noise_horizon}), {state}"
+    def _described(self) -> str:
+        return f"{self.estimator or DMLCMR()}, noise_horizon={self.noise_horizon}"
 
     def _check_settings(self) -> None:
         check_count("noise_horizon", self.noise_horizon, 1)
@@ -140,9 +140,13 @@ class CausalImitation(Imitator):
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
         if isinstance(estimator, DMLCMR):
             _fill_in(estimator, *x.shape, explained=lambda: _explained(y, c, windows.episode))
-        self.estimator_ = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode)
-        report = getattr(self.estimator_, "report_", None)
-        self._warn_if_weak([part.effective_f for part in getattr(report, "strength", ())])
+        fitted: Any = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode)
+        self.estimator_ = fitted
+        report = getattr(fitted, "report_", None)
+        if isinstance(report, FitReport):
+            found = _strengths(x, list(report.modelled), c, windows, self.noise_horizon) or report.strength
+            fitted.report_ = replace(report, strength=found)
+            self._warn_if_weak([part.effective_f for part in found])
 
     def _warn_if_weak(self, strength: list[float]) -> None:
         weak = [f for f in strength if f < WEAK_F]
@@ -201,6 +205,29 @@ def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable
     }
     missing = {name: value for name, value in defaults.items() if getattr(estimator, name) is None}
     estimator.set_params(**{name: value() for name, value in missing.items()})
+
+
+def _strengths(
+    x: np.ndarray, modelled: list[int], c: np.ndarray, windows: Windows, k: int
+) -> tuple[Strength, ...] | None:
+    """How strongly the history up to t - k moves the modelled columns, in the steps that have one.
+
+    The first k steps of all episodes differ from later ones, and from each other, by their number alone, which says
+    nothing about how the history moves the state. None of too few episodes to tell.
+    """
+    rows = np.flatnonzero(windows.step >= k)
+    rows = rows[:: max(1, -(-len(rows) // EXPLAINED_ROWS))]
+    episode = windows.episode[rows]
+    if len(np.unique(episode)) < MIN_UNITS:
+        return None
+    actual, c = x[rows][:, modelled], c[rows]
+    shared = [i for i, column in enumerate(c.T) if any(np.array_equal(column, known) for known in x[rows].T)]
+    regress = partial(regress_out_of_fold, seed=0, n_folds=2, groups=episode)
+    expected = regress(actual, c)
+    # What the policy sees of the history itself is given.
+    without = regress(actual, c[:, shared]) if shared else np.zeros_like(actual)
+    columns = zip(actual.T, expected.T, without.T, strict=True)
+    return tuple(partial_strength(*parts, groups=episode) for parts in columns)
 
 
 def _explained(y: np.ndarray, c: np.ndarray, episode: np.ndarray) -> float:

@@ -42,7 +42,7 @@ class Result:
     """Means over episodes of one policy."""
 
     mse: float
-    """Squared distance to the expert's action per step and dimension, with actions clipped to the action space."""
+    """Squared distance to the expert's action per step and dimension, both clipped to the action space."""
     mse_unclipped: float
     reward: float
     """Reward per step."""
@@ -73,7 +73,17 @@ class Evaluation(Result):
         lines = [f"{'':20}{'score':>8}{'(se)':>8}{'reward':>10}{'mse':>8}{'unclipped':>10}"]
         for name, score, error, reward, mse, unclipped in self.rows():
             lines.append(f"{name:20}{score:8.3f}{error:8.3f}{reward:10.4f}{mse:8.3f}{unclipped:10.3f}")
-        return "\n".join([*lines, f"{self.episodes} episodes of {self.steps} steps"])
+        return "\n".join([*lines, f"{self.episodes} episodes of {self.steps} steps. {self.legend}"])
+
+    @property
+    def legend(self) -> str:
+        """What the columns mean."""
+        words = (
+            "score: reward per step between random actions (0) and the expert without noise (1). mse: squared distance "
+            "to the expert's own action at the states that the policy visits, both clipped."
+        )
+        has_free = "best history-free" in self.references
+        return words + (" best history-free: the best policy of s_t alone." if has_free else "")
 
 
 def evaluate(
@@ -105,6 +115,7 @@ def evaluate(
     check_seed(seed)
     check_count("episodes", episodes, 1)
     check_count("steps", steps, 1)
+    start = _start_policy(policy)
     env = make_env(env)
     space: Any = env.action_space
     if not space.is_bounded():
@@ -112,6 +123,7 @@ def evaluate(
             f"the action space must be bounded, as random actions are a reference, got {space}. Wrap the environment "
             "with gymnasium.wrappers.RescaleAction."
         )
+    judge = find_expert(env, expert)
     limit = time_limit(env)
     if limit is not None and steps > limit:
         raise DataError(
@@ -121,13 +133,12 @@ def evaluate(
     protocol: dict[str, Any] = {"episodes": int(episodes), "steps": int(steps), "seed": int(seed)}
     protocol["environment"] = _describe(env, "its own expert" if expert is None else "an expert that was given")
     if beside is not None:
-        other = {name: getattr(beside, name) for name in protocol}
-        if expert is not None or other != protocol:
+        differing = [name for name, value in protocol.items() if getattr(beside, name) != value]
+        if expert is not None or differing:
             raise DataError(
                 "beside must be an evaluation with the same episodes, steps and seed in the same environment, whose "
-                f"own expert is the judge; got {other} for {protocol}. Leave beside out."
+                f"own expert is the judge; it differs in {', '.join(differing) or 'the expert'}. Leave beside out."
             )
-    judge = find_expert(env, expert)
     seeds = episode_seeds(seed, EVALUATION, episodes)
 
     def result(start: Start) -> Result:
@@ -138,7 +149,7 @@ def evaluate(
         starts = _references(env, judge, seed=seed, steps=steps)
         references = {name: result(start) for name, start in starts.items()}
         references = {name: _scored(line, references) for name, line in references.items()}
-    own = _scored(result(_start_policy(policy)), references)
+    own = _scored(result(start), references)
     return Evaluation(**dataclasses.asdict(own), **protocol, references=references)
 
 
@@ -151,7 +162,8 @@ def act_of(policy: Any) -> Callable[..., Any]:
     """What a policy does with a batch of observations."""
     act = policy.act if hasattr(policy, "act") else policy
     if not callable(act):
-        raise TypeError(f"policy must be callable or have act(observations), got {type(policy).__name__}.")
+        cure = " Give its policy()." if hasattr(policy, "policy") else ""
+        raise TypeError(f"policy must be callable or have act(observations), got {type(policy).__name__}.{cure}")
     return act
 
 
@@ -231,9 +243,10 @@ def _roll_out(
             wanted = np.asarray(judge(info["expert_obs"]), dtype=float)
             action = actor(obs, wanted, batch.demonstrate(wanted)[0])
             if action.shape != wanted.shape or not np.isfinite(action).all():
-                raise DataError(f"the policy must give finite actions of shape {wanted.shape}, got {action.shape}.")
-            clipped = np.clip(action, space.low, space.high)
-            error += running * np.mean((clipped - wanted) ** 2, axis=1)
+                what = action.shape if action.shape != wanted.shape else "NaN or infinity"
+                raise DataError(f"the policy must give finite actions of shape {wanted.shape}, got {what}.")
+            clipped, best = (np.clip(a, space.low, space.high) for a in (action, wanted))
+            error += running * np.mean((clipped - best) ** 2, axis=1)
             raw_error += running * np.mean((action - wanted) ** 2, axis=1)
             taken += running
             obs, step_reward, _, _, info = batch.step(clipped)

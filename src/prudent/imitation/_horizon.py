@@ -15,6 +15,8 @@ from prudent.imitation._windows import View, Windows, history_windows
 MAX_ROWS = 2000
 # Lags at the end that must show a level: so many, or a quarter of all.
 MIN_TAIL = 4
+# Share of the state below which the history explains too little to be worth much.
+FAINT = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,8 @@ class HorizonReport:
     autocorrelation: tuple[float, ...]
     standard_error: tuple[float, ...]
     suggested: int | None
+    has_model: bool = True
+    """Whether the residual is that of a model; else it holds some of the expert's own variation."""
 
     @property
     def advice(self) -> str:
@@ -46,7 +50,16 @@ class HorizonReport:
                 f"no horizon found up to {self.horizon[-1]}: the correlation of the residual has not come to a level. "
                 "Raise max_horizon."
             )
-        return f"suggested: k = {self.suggested}, if the noise is a moving average; a larger k is safe but weaker"
+        words = f"suggested: k = {self.suggested}, if the noise is a moving average; a larger k is safe but weaker"
+        strength = self.strength[self.suggested - 1]
+        if strength < FAINT:
+            words += f". At this k the history hardly moves the state (strength {strength:.3f}): expect little of a fit"
+        if not self.has_model:
+            words += (
+                ". Without a model the expert's own slow variation counts as noise, and k comes out too large: fit "
+                "with this k, then ask again with that model"
+            )
+        return words
 
     def rows(self) -> list[list[Any]]:
         """A table: k, strength, autocorrelation, standard error."""
@@ -104,6 +117,7 @@ def suggest_horizon(
         tuple(float(v) for v in correlation),
         tuple(float(v) for v in error),
         _first_flat(per_episode),
+        model is not None,
     )
 
 

@@ -31,7 +31,9 @@ def plot_rollout(
     check_count("steps", steps, 1)
     check_count("column", column, 0)
     if not isinstance(policies, dict) or not policies:
-        raise DataError(f"policies must be a dict of one or more names and policies, got {policies!r}.")
+        raise DataError(
+            f"policies must be a dict of one or more names and policies, got {policies!r}. Give {{'name': policy}}."
+        )
     env = make_env(env)
     width = int(np.prod(env.action_space.shape or ()))
     if column >= width:
@@ -63,7 +65,7 @@ def plot_rollout(
         ax.set_ylabel(f"action {column}")
         ax.set_title(name, loc="left", fontsize=10)
         axes[-1].plot(np.cumsum(rewards), linewidth=1.2, label=name)
-    axes[0].legend(frameon=False, fontsize=8, loc="upper right")
+    axes[0].legend(fontsize=8, loc="upper right")
     axes[-1].set(xlabel="step", ylabel="total reward")
-    axes[-1].legend(frameon=False, fontsize=8)
+    axes[-1].legend(fontsize=8)
     return fig

@@ -34,6 +34,10 @@ class HistoryPolicy:
             )
         self.reset()
 
+    def __repr__(self) -> str:
+        clips = "" if self._space is None else ", clips its actions"
+        return f"HistoryPolicy of {self.model!r}: sees {self._view.n_states} states{clips}"
+
     def reset(self, mask: Any = None) -> "HistoryPolicy":
         """Forget the history: the next observation begins an episode, in all rows or in those of ``mask`` (n,)."""
         if mask is None:

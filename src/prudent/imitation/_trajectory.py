@@ -33,7 +33,9 @@ class Trajectory:
     terminated: bool = False
 
     def __post_init__(self) -> None:
-        observations, actions = as_matrix("observations", self.observations), as_matrix("actions", self.actions)
+        cure = "Cut the episode before that step, or leave it out; without a row, the others would not fit together."
+        observations = as_matrix("observations", self.observations, cure=cure)
+        actions = as_matrix("actions", self.actions, cure=cure)
         if len(observations) != len(actions) + 1:
             raise DataError(
                 f"an episode of {len(actions)} actions needs {len(actions) + 1} observations, one more than actions, "
@@ -97,7 +99,8 @@ def from_arrays(
     """
     if len(observations) != len(actions):
         raise DataError(
-            f"observations and actions must have one array per episode, got {len(observations)} and {len(actions)}."
+            f"observations and actions must have one array per episode, got {len(observations)} and {len(actions)}. A "
+            "single episode: from_arrays([observations], [actions])."
         )
     names = dict(hidden or {})
     for name, values in names.items():
@@ -107,9 +110,17 @@ def from_arrays(
     if len(ended) != len(actions):
         raise DataError(f"terminated must have one value for each of {len(actions)} episodes, got {len(ended)}.")
     return check_trajectories(
-        Trajectory(o, a, {name: values[i] for name, values in names.items()}, terminated=bool(ended[i]))
+        _episode(i, o, a, {name: values[i] for name, values in names.items()}, terminated=bool(ended[i]))
         for i, (o, a) in enumerate(zip(observations, actions, strict=True))
     )
+
+
+def _episode(number: int, *parts: Any, terminated: bool) -> Trajectory:
+    """A trajectory, or an error that says which one."""
+    try:
+        return Trajectory(*parts, terminated=terminated)
+    except DataError as cause:
+        raise DataError(f"episode {number} (counted from 0): {cause}") from None
 
 
 def from_minari(dataset: "minari.MinariDataset | str") -> list[Trajectory]:
@@ -131,7 +142,7 @@ def from_minari(dataset: "minari.MinariDataset | str") -> list[Trajectory]:
         hidden = episode.infos.get("hidden", {}) if isinstance(episode.infos, dict) else {}
         hidden = {name: _without_filling(values, steps) for name, values in hidden.items()}
         terminated = bool(steps and np.asarray(episode.terminations)[-1])
-        trajectories.append(Trajectory(observations, actions, hidden, terminated=terminated))
+        trajectories.append(_episode(len(trajectories), observations, actions, hidden, terminated=terminated))
     return check_trajectories(trajectories)
 
 
