@@ -9,6 +9,7 @@ import prudent
 from prudent import IVRegression, datasets
 from prudent.cmr import KernelCMR, TreeCMR
 from prudent.cmr._tree_ensemble import TreeEnsemble
+from prudent.cmr._treecmr import Codes, _last_good
 from prudent.errors import DataError, NotFittedError
 
 
@@ -33,6 +34,31 @@ def test_arrays_predict_what_scikit_learn_predicts():
     np.testing.assert_allclose(ensemble.predict(fresh, np.ones((500, 1))), expected)
     again = TreeEnsemble.from_arrays(ensemble.to_arrays())
     assert np.array_equal(again.predict(fresh, np.ones((500, 1))), ensemble.predict(fresh, np.ones((500, 1))))
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_levels_are_one_column_in_the_order_of_their_mean_outcome(dropped):
+    rng = np.random.default_rng(0)
+    level = rng.integers(0, 5, 400)
+    value = np.array([3.0, -1.0, 7.0, 0.0, 2.0])[level]
+    flag, number = rng.integers(0, 2, 400), rng.normal(size=400)
+    # With or without an indicator of the first level; a flag that goes with all of them is no level.
+    x = np.column_stack([number, flag, np.eye(5)[level][:, dropped:]])
+    seen = Codes.of(x, (value + 0.1 * rng.normal(size=400))[:, None])(x)
+    assert seen.shape == (400, 3)
+    assert np.array_equal(seen[:, :2], x[:, :2])
+    assert np.array_equal(
+        np.argsort(np.argsort(np.unique(value)))[np.searchsorted(np.unique(value), value)] + 1, seen[:, 2]
+    )
+    few = x[:, :3]
+    assert np.array_equal(Codes.of(few, value[:, None])(few), few)
+
+
+def test_growth_ends_with_the_last_step_that_is_not_clearly_worse():
+    assert _last_good([1.0]) == 0
+    assert _last_good([1.0, 0.5, 0.504, 0.51]) == 2
+    # Nothing was gained.
+    assert _last_good([1.0, 1.0 + 1e-6, 1.1]) == 0
 
 
 @pytest.mark.parametrize(("name", "value"), [("left", 0), ("right", 10**6), ("feature", -5)])

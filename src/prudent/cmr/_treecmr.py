@@ -3,6 +3,10 @@
 Nuisances s(c) = E[Y|c] and the law of X given c are cross-fitted forests or boosted trees. f is grown by functional
 gradient steps on (s(c) - E[f(X)|c])^2: the structure of a tree is fitted to the score's residual at draws of X given
 c, and its leaf values then minimise the score itself, with E[.|c] over all atoms of the law.
+
+A split on the indicator of one level leaves all other levels together, so that trees of moderate depth never see a
+trend over many levels. In place of indicators, trees see every categorical variable as one column, its levels in the
+order of their mean outcome.
 """
 
 import dataclasses
@@ -28,6 +32,12 @@ LEAVES = ("linear", "constant")
 MAX_DENSE_LEAVES = 64
 # Folds of the outcome model by which the number of steps is chosen.
 MAX_TRIAL_FOLDS = 5
+# Of fewer indicators a split on one says as much as a split on their order.
+MIN_INDICATORS = 3
+# Share of the gain that may be lost again by further steps.
+FLAT = 0.01
+# Rows per leaf of a forest to choose from.
+LEAF_SIZES = (5, 20, 50)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +55,7 @@ class Growth:
 
 
 GROWTH = {
-    "boosting": Growth(3, 1, 0.12, 4, 10, 1.0, 600, 60),
+    "boosting": Growth(2, 1, 0.12, 4, 10, 1.0, 600, 60),
     "forest": Growth(1, 20, 0.4, None, 20, 0.6, 30, 4),
 }
 
@@ -141,9 +151,10 @@ class TreeCMR(MomentEstimator):
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""
         self._check_fitted("trees_")
-        u = standard(self.x_scaler_, as_matrix("x", x, n_columns=len(self.x_scaler_.mean)))
+        x = as_matrix("x", x, n_columns=len(self.x_scaler_.mean))
+        u = standard(self.x_scaler_, x)
         slopes = _with_ones(u[:, self.slope_columns_])
-        values = self.trees_.predict(u, slopes) + _with_ones(u) @ self.linear_
+        values = self.trees_.predict(self.codes_(x), slopes) + _with_ones(u) @ self.linear_
         return self.y_scaler_.back(values)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -155,6 +166,7 @@ class TreeCMR(MomentEstimator):
             "slope_columns": list(self.slope_columns_),
         }
         arrays = {**self.trees_.to_arrays(), "linear": self.linear_}
+        arrays |= {"codes.weight": self.codes_.weight, "codes.offset": self.codes_.offset}
         for name, scaler in (("x", self.x_scaler_), ("y", self.y_scaler_)):
             arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
         return record, arrays
@@ -166,8 +178,10 @@ class TreeCMR(MomentEstimator):
         model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")
         model.slope_columns_ = record["slope_columns"]
         model.linear_ = arrays["linear"]
+        model.codes_ = Codes(arrays["codes.weight"], arrays["codes.offset"])
         model.trees_ = TreeEnsemble.from_arrays(arrays)
-        if len(model.trees_.feature) and model.trees_.feature.max() >= len(model.x_scaler_.mean):
+        n_seen = np.sum(~model.codes_.weight.any(axis=1)) + len(model.codes_.offset)
+        if len(model.trees_.feature) and model.trees_.feature.max() >= n_seen:
             raise ValueError("a tree asks for a column that does not exist")
         return model
 
@@ -194,24 +208,22 @@ class TreeCMR(MomentEstimator):
             trial_target[kept] = regress(problem.c[kept], problem.y[kept], within, groups)(problem.c[kept])
         self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
         self.slope_columns_ = list(problem.modelled) if self.leaves == "linear" else []
-        score = _Score(
-            standard(self.x_scaler_, problem.x),
-            standard(_part(self.x_scaler_, problem.modelled), atoms.value),
-            atoms.weight,
-            problem.modelled,
-            self.slope_columns_,
-        )
+        self.codes_ = Codes.of(problem.x, target)
+        points = np.repeat(problem.x[:, None], atoms.value.shape[1], axis=1)
+        points[:, :, problem.modelled] = atoms.value
+        score = _Score(standard(self.x_scaler_, points), self.codes_(points), atoms.weight, self.slope_columns_)
         outcome = standard(self.y_scaler_, problem.y)
         task = progress.start("causal function", 2 * growth.max_steps)
         seed = int(rng.integers(2**31))
         trial = _Grower(score, standard(self.y_scaler_, trial_target), kept, growth, np.random.default_rng(seed))
         losses: list[float] = []
-        while len(losses) < growth.max_steps and len(losses) - int(np.argmin(losses or [0])) <= growth.patience:
+        n_steps = 0
+        while len(losses) < growth.max_steps and len(losses) - n_steps <= growth.patience:
             # Against the outcome itself: its noise adds the same constant at every step.
             losses.append(float(np.mean((outcome[held_out] - trial.fitted[held_out]) ** 2)))
+            n_steps = _last_good(losses)
             trial.step()
             task.advance()
-        n_steps = int(np.argmin(losses))
         finals = [
             _Grower(
                 score,
@@ -235,16 +247,58 @@ class TreeCMR(MomentEstimator):
         return n_steps
 
 
-class _Score:
-    """Law of every row in standard units, with the points at which f is looked at."""
+@dataclasses.dataclass(frozen=True)
+class Codes:
+    """Categorical variables as one column each: the rank of a row's level, linear in the indicators of the levels."""
 
-    def __init__(self, x, atoms, weight, modelled, slope_columns):
+    weight: np.ndarray
+    offset: np.ndarray
+
+    @classmethod
+    def of(cls, x: Matrix, y: Matrix) -> "Codes":
+        """Variables are sets of indicators that exclude each other; levels are ranked by their mean outcome."""
+        rank = (y - y.mean(axis=0)) / np.maximum(y.std(axis=0), 1e-300)
+        outcome, sets = rank.mean(axis=1), _exclusive(x)
+        weight, offset = np.zeros((x.shape[1], len(sets))), np.zeros(len(sets))
+        for number, columns in enumerate(sets):
+            level = x[:, columns] @ np.arange(1, len(columns) + 1)  # 0: none of them
+            present, place = np.unique(level.astype(int), return_inverse=True)
+            means = np.bincount(place, outcome) / np.bincount(place)
+            ranks = np.zeros(len(columns) + 1)
+            ranks[present] = 1 + np.argsort(np.argsort(means))
+            offset[number] = ranks[0]
+            weight[columns, number] = ranks[1:] - ranks[0]
+        return cls(weight, offset)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """What trees see of ``x (..., d)``: the columns that are no indicators, then a column for every variable."""
+        others = np.flatnonzero(~self.weight.any(axis=1))
+        return np.concatenate([x[..., others], x @ self.weight + self.offset], axis=-1)
+
+
+def _exclusive(x: Matrix) -> list[list[int]]:
+    """Sets of at least ``MIN_INDICATORS`` columns of zeros and ones of which no row has two ones."""
+    sets: list[list[int]] = []
+    taken: list[np.ndarray] = []
+    for j in np.flatnonzero(((x == 0) | (x == 1)).all(axis=0)):
+        place = next((i for i, ones in enumerate(taken) if not np.any(ones & (x[:, j] == 1))), None)
+        if place is None:
+            sets.append([int(j)])
+            taken.append(x[:, j] == 1)
+        else:
+            sets[place].append(int(j))
+            taken[place] = taken[place] | (x[:, j] == 1)
+    return [columns for columns in sets if len(columns) >= MIN_INDICATORS]
+
+
+class _Score:
+    """Law of every row: the points at which f is looked at, in standard units and as trees see them, and weights."""
+
+    def __init__(self, units: np.ndarray, seen: np.ndarray, weight: np.ndarray, slope_columns: list[int]):
         self.weight = weight
-        points = np.repeat(x[:, None], atoms.shape[1], axis=1)
-        points[:, :, modelled] = atoms
-        self.points = points.astype(np.float32)
-        self.terms = _with_ones(points[:, :, slope_columns])
-        self.means = _with_ones(np.einsum("nq,nqd->nd", weight, points))
+        self.points = seen.astype(np.float32)
+        self.terms = _with_ones(units[:, :, slope_columns])
+        self.means = _with_ones(np.einsum("nq,nqd->nd", weight, units))
         self.cumulative = np.cumsum(weight, axis=1)
 
 
@@ -334,18 +388,31 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
     # Boosting stops early on a random tenth of its rows; several models average that choice out.
     n_models = 1 if model == "forest" else 2
 
-    def fit(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None) -> Any:
+    def grow_forest(inputs: Matrix, target: np.ndarray, min_leaf: int) -> Any:
         seed = int(rng.integers(2**31))
-        if model == "forest":
-            forest = RandomForestRegressor(n_estimators=100, min_samples_leaf=5, max_features=0.7, random_state=seed)
-            return forest.fit(inputs, target)
+        settings = {"n_estimators": 100, "max_features": 0.7, "random_state": seed}
+        return RandomForestRegressor(min_samples_leaf=min_leaf, **settings).fit(inputs, target)
+
+    def leaf_size(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None) -> int:
+        """Rows per leaf: few where the target has little noise, many where it has much."""
+        train, held = held_out_groups(np.arange(len(inputs)) if groups is None else groups, rng)
+        misfit = {
+            size: np.mean((target[held] - grow_forest(inputs[train], target[train], size).predict(inputs[held])) ** 2)
+            for size in LEAF_SIZES
+        }
+        return min(misfit, key=lambda size: misfit[size])
+
+    def fit(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None, min_leaf: int | None) -> Any:
+        if min_leaf is not None:
+            return grow_forest(inputs, target, min_leaf)
+        seed = int(rng.integers(2**31))
         settings: dict[str, Any] = {"early_stopping": True, "n_iter_no_change": 15, "random_state": seed}
         boosting = HistGradientBoostingRegressor(
             learning_rate=0.08,
             max_iter=400,
             max_leaf_nodes=12,
             min_samples_leaf=15,
-            l2_regularization=1.0,
+            l2_regularization=10.0,
             **settings,
         )
         if groups is None:
@@ -356,6 +423,8 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
 
     def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray], groups: np.ndarray | None = None):
         fitted = []
+        # Chosen once, on the rows of the first fold's models.
+        sizes: list[int | None] = []
         task = progress.start("nuisances", len(folds))
         for rows in folds:
             train = np.setdiff1d(np.arange(len(inputs)), rows) if len(folds) > 1 else rows
@@ -367,15 +436,23 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
             line = ridge(lines.T @ lines, lines.T @ z, 1.0)
             rest = z - lines @ line
             own = None if groups is None else groups[train]
-            models = [[fit(inputs[train], column, own) for _ in range(n_models)] for column in rest.T]
-            fitted.append((rows, scaler, centre, line, models))
+            codes = Codes.of(inputs[train], rest)
+            seen = codes(inputs[train])
+            if not sizes:
+                sizes = [leaf_size(seen, column, own) if model == "forest" else None for column in rest.T]
+            models = [
+                [fit(seen, column, own, size) for _ in range(n_models)]
+                for column, size in zip(rest.T, sizes, strict=True)
+            ]
+            fitted.append((rows, scaler, centre, line, codes, models))
             task.advance()
 
         def predict(at: Matrix) -> Matrix:
             result = np.empty((len(at), target.shape[1]))
-            for rows, scaler, centre, line, models in fitted:
+            for rows, scaler, centre, line, codes, models in fitted:
                 part = _with_ones(standard(centre, at[rows])) @ line
-                part += np.column_stack([np.mean([m.predict(at[rows]) for m in some], axis=0) for some in models])
+                seen = codes(at[rows])
+                part += np.column_stack([np.mean([m.predict(seen) for m in some], axis=0) for some in models])
                 result[rows] = scaler.back(part)
             return result
 
@@ -392,9 +469,15 @@ def _folds_within(kept: np.ndarray, folds: list[np.ndarray]) -> list[np.ndarray]
     return [part for part in places if len(part)]
 
 
+def _last_good(losses: list[float]) -> int:
+    """The last step whose held-out loss has lost no more than ``FLAT`` of what the best step has gained.
+
+    Around the best step the loss is flat and noisy, while late steps still help where f is asked about far from most
+    rows. Where there is nothing to gain there is nothing to lose: of noise no steps are made.
+    """
+    best = min(losses)
+    return int(np.flatnonzero(np.array(losses) <= best + FLAT * (losses[0] - best))[-1])
+
+
 def _with_ones(array: np.ndarray) -> np.ndarray:
     return np.concatenate([np.ones((*array.shape[:-1], 1)), array], axis=-1)
-
-
-def _part(scaler: Scaler, columns: list[int]) -> Scaler:
-    return Scaler(scaler.mean[columns], scaler.scale[columns])

@@ -176,10 +176,10 @@ trees = Experiment(
     protocol="as iv/demand, with trees as nuisances and as f; mean squared error of f on the same grid.",
     run_cell=f"{_MODULE}:run_plain",
     methods=(
-        tree("forest-dml", "DML-CMR, forests", 120, model="forest", n_folds=10),
+        tree("forest-dml", "DML-CMR, forests", 50, model="forest", n_folds=10),
         tree("forest-ce", "CE-DML-CMR, forests", 60, model="forest", n_folds=1),
         tree("forest-deepiv", "DeepIV, forests", 60, model="forest", n_folds=1, score="deepiv"),
-        tree("boosting-dml", "DML-CMR, boosting", 120, model="boosting", n_folds=10),
+        tree("boosting-dml", "DML-CMR, boosting", 20, model="boosting", n_folds=10),
         tree("boosting-ce", "CE-DML-CMR, boosting", 60, model="boosting", n_folds=1),
         tree("boosting-deepiv", "DeepIV, boosting", 60, model="boosting", n_folds=1, score="deepiv"),
     ),

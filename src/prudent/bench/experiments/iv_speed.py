@@ -31,8 +31,8 @@ def time_fit(task: Task) -> dict[str, float]:
 
 _METHODS: tuple[Method, ...] = (
     *ESTIMATORS.values(),
-    tree("forest-dml", "DML-CMR, forests", 120, model="forest", n_folds=10),
-    tree("boosting-dml", "DML-CMR, boosting", 120, model="boosting", n_folds=10),
+    tree("forest-dml", "DML-CMR, forests", 50, model="forest", n_folds=10),
+    tree("boosting-dml", "DML-CMR, boosting", 20, model="boosting", n_folds=10),
 )
 
 speed = Experiment(
