@@ -8,8 +8,9 @@ from sklearn.tree import DecisionTreeRegressor
 import prudent
 from prudent import IVRegression, datasets
 from prudent.cmr import KernelCMR, TreeCMR
+from prudent.cmr._codes import Codes, indicator_sets
 from prudent.cmr._tree_ensemble import TreeEnsemble
-from prudent.cmr._treecmr import Codes, _last_good
+from prudent.cmr._treecmr import _last_good
 from prudent.errors import DataError, NotFittedError
 
 
@@ -43,15 +44,48 @@ def test_levels_are_one_column_in_the_order_of_their_mean_outcome(dropped):
     value = np.array([3.0, -1.0, 7.0, 0.0, 2.0])[level]
     flag, number = rng.integers(0, 2, 400), rng.normal(size=400)
     # With or without an indicator of the first level; a flag that goes with all of them is no level.
-    x = np.column_stack([number, flag, np.eye(5)[level][:, dropped:]])
-    seen = Codes.of(x, (value + 0.1 * rng.normal(size=400))[:, None])(x)
-    assert seen.shape == (400, 3)
-    assert np.array_equal(seen[:, :2], x[:, :2])
-    assert np.array_equal(
-        np.argsort(np.argsort(np.unique(value)))[np.searchsorted(np.unique(value), value)] + 1, seen[:, 2]
-    )
+    x = np.column_stack([flag, number, np.eye(5)[level][:, dropped:]])
+    outcome = value + 0.1 * rng.normal(size=400)
+    # Outcomes that mirror each other, as the indicators of a binary action do, do not cancel.
+    for y in (outcome[:, None], np.column_stack([outcome, -outcome])):
+        seen = Codes.of(x, y)(x)
+        assert seen.shape == (400, 3)
+        assert np.array_equal(seen[:, :2], x[:, :2])
+        means = [np.mean(value[seen[:, 2] == rank]) for rank in np.unique(seen[:, 2])]
+        assert means in (sorted(means), sorted(means, reverse=True))
+        assert len(means) == 5
     few = x[:, :3]
-    assert np.array_equal(Codes.of(few, value[:, None])(few), few)
+    assert np.array_equal(Codes.of(few, outcome[:, None])(few), few)
+
+
+def test_a_level_without_rows_is_an_average_one():
+    level = np.repeat(np.arange(4), 50)
+    x = np.column_stack([np.eye(4)[level], np.zeros(200)])
+    codes = Codes.of(x, (level - 1.5)[:, None])
+    at = codes(np.eye(5))[:, 0]
+    middle = sorted(at[:4])[1:3]
+    assert middle[0] < at[4] < middle[1]
+    assert codes.others.size == 0
+
+
+def test_rare_flags_are_no_levels():
+    flags = (np.random.default_rng(0).random((200, 8)) < 0.02).astype(float)
+    assert indicator_sets(flags) == []
+
+
+@pytest.mark.parametrize("model", ["boosting", "forest"])
+def test_categories_in_the_context(model, tmp_path):
+    data = datasets.make_demand(300, seed=1000)
+    fitted = IVRegression(TreeCMR(model, n_folds=2), seed=0).fit(**data.roles())
+    assert fitted.estimator_.codes_.weight.shape == (9, 1)
+    action, context = data.action[:20], data.context[:20]
+    expected = fitted.effect(action, context)
+    fitted.save(tmp_path / "model")
+    assert np.array_equal(prudent.load(tmp_path / "model").effect(action, context), expected)
+    # The same problem far from zero: trees see standard units.
+    far = data.action + 1e9
+    moved = IVRegression(TreeCMR(model, n_folds=2), seed=0).fit(**data.roles() | {"action": far})
+    np.testing.assert_allclose(moved.effect(far[:20], context), expected, atol=0.05)
 
 
 def test_growth_ends_with_the_last_step_that_is_not_clearly_worse():

@@ -11,6 +11,7 @@ import pytest
 import prudent
 from prudent import CausalImitation, DataError, NotFittedError
 from prudent.cmr import DFIV, DMLCMR, DeepGMM, MomentEstimator
+from prudent.cmr._report import partial_strength
 from prudent.imitation import (
     BehaviourCloning,
     ResiduIL,
@@ -382,13 +383,31 @@ def test_strength_is_that_of_the_history_and_not_of_the_first_steps():
         (found,) = _strengths(windows.states[:, -1], [0], c, windows, k)
         assert (found.effective_f > 100) == is_strong
         assert (found.effective_f < 10) != is_strong
-        assert _strengths(windows.states[:, -1], [0], c, windows.take(np.flatnonzero(windows.episode < 2)), k) is None
+        few = windows.take(np.flatnonzero(windows.episode < 2))
+        assert np.isnan(_strengths(windows.states[:, -1], [0], c, few, k)[0].effective_f)
+    is_start = (windows.step == 0).astype(float)
+    found = _strengths(np.column_stack([windows.states[:, -1], is_start]), [0, 1], c, windows, k)
+    assert found[0].effective_f > 100
+    assert np.isnan(found[1].effective_f)
+
+
+def test_strength_of_dependent_rows():
+    rng = np.random.default_rng(0)
+    z, groups = rng.normal(size=12), np.repeat(np.arange(4), 3)
+    a = z + rng.normal(size=12)
+    found = partial_strength(a, z, np.zeros(12), groups=groups)
+    z, a = z - z.mean(), a - a.mean()
+    slope = z @ a / (z @ z)
+    sums = [np.sum((z * (a - slope * z))[groups == g]) for g in range(4)]
+    assert found.effective_f == pytest.approx(slope**2 / (4 / 3 * np.sum(np.square(sums)) / (z @ z) ** 2))
 
 
 def test_a_weak_column_is_named():
     model = CausalImitation(noise_horizon=4)
     with pytest.warns(UserWarning, match=r"t - 4 hardly moves 1 of the 3 columns .* \(smallest effective F 2\.5,"):
-        model._warn_if_weak([80.0, 2.5, 30.0])
+        model._warn_if_weak([80.0, 2.5, 30.0, np.nan])
+    with pytest.warns(UserWarning, match="strength of the instrument is unknown"):
+        model._warn_if_weak([np.nan])
     model._warn_if_weak([80.0, 30.0])
     model._warn_if_weak([])
 
@@ -422,6 +441,7 @@ def test_evaluation_of_the_expert_and_of_zero():
         evaluate(lambda obs: np.zeros((1, 3)), env, episodes=2, steps=3)
     with pytest.raises(DataError, match="got NaN or infinity"):
         evaluate(lambda obs: obs * np.nan, env, episodes=2, steps=3)
+    assert repr(SequenceCloning(window=8)) == "SequenceCloning(n_networks=4, window=8, use_actions=True), not fitted"
     with pytest.raises(TypeError, match=r"got BehaviourCloning. Give its policy\(\)"):
         evaluate(BehaviourCloning(), env, episodes=2, steps=3)
     assert ticket_expert(np.array([[0.5, 0.0]])).tolist() == [[0.0]]
@@ -433,7 +453,7 @@ def test_evaluation_in_another_confounded_environment():
     from prudent.envs import ConfoundedWrapper
 
     env = ConfoundedWrapper(gymnasium.make("Pendulum-v1"), noise_horizon=2)
-    expert = ConfoundedWrapper.expert(lambda state: -state[..., -1:])
+    expert = ConfoundedWrapper.expert(lambda state: -9.0 * state[..., -1:])  # beyond the action space, which ends at 2
     result = evaluate(lambda obs: np.zeros((len(obs), 1)), env, episodes=2, steps=5, seed=0, expert=expert)
     assert result.references["expert"].mse == 0.0
     with pytest.raises(DataError, match="brings no expert"):

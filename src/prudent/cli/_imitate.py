@@ -1,5 +1,6 @@
 """``prudent imitate``: policies from demonstrations in which hidden noise moves states and actions together."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,8 +126,8 @@ def fit(
     rows.append(["error of recorded actions (in sample)", model.action_error(found)])
     if method == "dml-il":
         report = model.estimator_.report_
-        forces = [strength.effective_f for strength in report.strength]
-        rows.append(["weakest instrument, effective F (weak: below 10)", min(forces) if forces else float("nan")])
+        forces = [part.effective_f for part in report.strength if not math.isnan(part.effective_f)]
+        rows.append(["weakest instrument, effective F (weak: below 10)", min(forces, default=float("nan"))])
         moment = "-" if report.moment is None else str(report.moment)
         rows.append(["squared moment, audited folds (good: about 0 or below)", moment])
         rows.append(["the same of a constant action, all rows", str(report.moment_of_mean)])

@@ -110,13 +110,19 @@ def warn_outside(role: "Role", observed: "np.ndarray", inputs: Any) -> None:
         sys.stderr.write(f"prudent: warning: {text}\n")
 
 
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: they become null."""
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def show(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
     """A Rich table, or one JSON object per row."""
     rows = [list(row) for row in rows]
     if as_json:
-        # JSON knows no NaN and no infinity.
-        rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in rows]
-        print(json.dumps([dict(zip(header, row, strict=True)) for row in rows], indent=1, default=str))
+        named = [dict(zip(header, _finite(row), strict=True)) for row in rows]
+        print(json.dumps(named, indent=1, default=str))
         return
     from rich.console import Console
     from rich.table import Table

@@ -104,9 +104,11 @@ def partial_strength(
     slope = za / zz
     mean_a, mean_z = (a[0] + a[1]) / 2, (z[0] + z[1]) / 2
     score = mean_z * (mean_a - slope * mean_z)
+    few = 1.0
     if groups is not None:
         score = np.bincount(np.unique(groups, return_inverse=True)[1].reshape(-1), weights=score)
-    variance = np.sum(score**2) / zz**2
+        few = len(score) / max(len(score) - 1, 1)
+    variance = few * np.sum(score**2) / zz**2
     return Strength(float(slope**2 / variance) if variance > 0 else float("inf"), float(min(za**2 / (zz * aa), 1.0)))
 
 

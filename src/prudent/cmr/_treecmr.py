@@ -4,9 +4,8 @@ Nuisances s(c) = E[Y|c] and the law of X given c are cross-fitted forests or boo
 gradient steps on (s(c) - E[f(X)|c])^2: the structure of a tree is fitted to the score's residual at draws of X given
 c, and its leaf values then minimise the score itself, with E[.|c] over all atoms of the law.
 
-A split on the indicator of one level leaves all other levels together, so that trees of moderate depth never see a
-trend over many levels. In place of indicators, trees see every categorical variable as one column, its levels in the
-order of their mean outcome.
+In place of indicators, trees see every categorical variable as one column, its levels in the order of their mean
+outcome: see ``prudent.cmr._codes``.
 """
 
 import dataclasses
@@ -20,6 +19,7 @@ from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import Atoms, Regress, fit_atoms
 from prudent.cmr._base import MomentEstimator
+from prudent.cmr._codes import Codes
 from prudent.cmr._folds import cross_fit_folds, held_out_groups, unseen_folds
 from prudent.cmr._gp import column_scaler, ridge, standard
 from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
@@ -32,8 +32,6 @@ LEAVES = ("linear", "constant")
 MAX_DENSE_LEAVES = 64
 # Folds of the outcome model by which the number of steps is chosen.
 MAX_TRIAL_FOLDS = 5
-# Of fewer indicators a split on one says as much as a split on their order.
-MIN_INDICATORS = 3
 # Share of the gain that may be lost again by further steps.
 FLAT = 0.01
 # Rows per leaf of a forest to choose from.
@@ -151,10 +149,9 @@ class TreeCMR(MomentEstimator):
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""
         self._check_fitted("trees_")
-        x = as_matrix("x", x, n_columns=len(self.x_scaler_.mean))
-        u = standard(self.x_scaler_, x)
+        u = standard(self.x_scaler_, as_matrix("x", x, n_columns=len(self.x_scaler_.mean)))
         slopes = _with_ones(u[:, self.slope_columns_])
-        values = self.trees_.predict(self.codes_(x), slopes) + _with_ones(u) @ self.linear_
+        values = self.trees_.predict(self.codes_(u), slopes) + _with_ones(u) @ self.linear_
         return self.y_scaler_.back(values)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -166,7 +163,7 @@ class TreeCMR(MomentEstimator):
             "slope_columns": list(self.slope_columns_),
         }
         arrays = {**self.trees_.to_arrays(), "linear": self.linear_}
-        arrays |= {"codes.weight": self.codes_.weight, "codes.offset": self.codes_.offset}
+        arrays |= self.codes_.to_arrays()
         for name, scaler in (("x", self.x_scaler_), ("y", self.y_scaler_)):
             arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
         return record, arrays
@@ -178,9 +175,9 @@ class TreeCMR(MomentEstimator):
         model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")
         model.slope_columns_ = record["slope_columns"]
         model.linear_ = arrays["linear"]
-        model.codes_ = Codes(arrays["codes.weight"], arrays["codes.offset"])
+        model.codes_ = Codes.from_arrays(arrays, len(model.x_scaler_.mean))
         model.trees_ = TreeEnsemble.from_arrays(arrays)
-        n_seen = np.sum(~model.codes_.weight.any(axis=1)) + len(model.codes_.offset)
+        n_seen = len(model.codes_.others) + len(model.codes_.offset)
         if len(model.trees_.feature) and model.trees_.feature.max() >= n_seen:
             raise ValueError("a tree asks for a column that does not exist")
         return model
@@ -208,10 +205,11 @@ class TreeCMR(MomentEstimator):
             trial_target[kept] = regress(problem.c[kept], problem.y[kept], within, groups)(problem.c[kept])
         self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
         self.slope_columns_ = list(problem.modelled) if self.leaves == "linear" else []
-        self.codes_ = Codes.of(problem.x, target)
-        points = np.repeat(problem.x[:, None], atoms.value.shape[1], axis=1)
-        points[:, :, problem.modelled] = atoms.value
-        score = _Score(standard(self.x_scaler_, points), self.codes_(points), atoms.weight, self.slope_columns_)
+        units = standard(self.x_scaler_, problem.x)  # which leaves indicators as they are
+        self.codes_ = Codes.of(units, standard(self.y_scaler_, target))
+        points = np.repeat(units[:, None], atoms.value.shape[1], axis=1)
+        points[:, :, problem.modelled] = standard(_part(self.x_scaler_, problem.modelled), atoms.value)
+        score = _Score(points, self.codes_(points), atoms.weight, self.slope_columns_)
         outcome = standard(self.y_scaler_, problem.y)
         task = progress.start("causal function", 2 * growth.max_steps)
         seed = int(rng.integers(2**31))
@@ -245,50 +243,6 @@ class TreeCMR(MomentEstimator):
         n_terms = 1 + len(self.slope_columns_)
         self.trees_ = TreeEnsemble.of(trees, values) if trees else TreeEnsemble.empty(n_terms, outcome.shape[1])
         return n_steps
-
-
-@dataclasses.dataclass(frozen=True)
-class Codes:
-    """Categorical variables as one column each: the rank of a row's level, linear in the indicators of the levels."""
-
-    weight: np.ndarray
-    offset: np.ndarray
-
-    @classmethod
-    def of(cls, x: Matrix, y: Matrix) -> "Codes":
-        """Variables are sets of indicators that exclude each other; levels are ranked by their mean outcome."""
-        rank = (y - y.mean(axis=0)) / np.maximum(y.std(axis=0), 1e-300)
-        outcome, sets = rank.mean(axis=1), _exclusive(x)
-        weight, offset = np.zeros((x.shape[1], len(sets))), np.zeros(len(sets))
-        for number, columns in enumerate(sets):
-            level = x[:, columns] @ np.arange(1, len(columns) + 1)  # 0: none of them
-            present, place = np.unique(level.astype(int), return_inverse=True)
-            means = np.bincount(place, outcome) / np.bincount(place)
-            ranks = np.zeros(len(columns) + 1)
-            ranks[present] = 1 + np.argsort(np.argsort(means))
-            offset[number] = ranks[0]
-            weight[columns, number] = ranks[1:] - ranks[0]
-        return cls(weight, offset)
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """What trees see of ``x (..., d)``: the columns that are no indicators, then a column for every variable."""
-        others = np.flatnonzero(~self.weight.any(axis=1))
-        return np.concatenate([x[..., others], x @ self.weight + self.offset], axis=-1)
-
-
-def _exclusive(x: Matrix) -> list[list[int]]:
-    """Sets of at least ``MIN_INDICATORS`` columns of zeros and ones of which no row has two ones."""
-    sets: list[list[int]] = []
-    taken: list[np.ndarray] = []
-    for j in np.flatnonzero(((x == 0) | (x == 1)).all(axis=0)):
-        place = next((i for i, ones in enumerate(taken) if not np.any(ones & (x[:, j] == 1))), None)
-        if place is None:
-            sets.append([int(j)])
-            taken.append(x[:, j] == 1)
-        else:
-            sets[place].append(int(j))
-            taken[place] = taken[place] | (x[:, j] == 1)
-    return [columns for columns in sets if len(columns) >= MIN_INDICATORS]
 
 
 class _Score:
@@ -436,23 +390,24 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
             line = ridge(lines.T @ lines, lines.T @ z, 1.0)
             rest = z - lines @ line
             own = None if groups is None else groups[train]
-            codes = Codes.of(inputs[train], rest)
-            seen = codes(inputs[train])
-            if not sizes:
-                sizes = [leaf_size(seen, column, own) if model == "forest" else None for column in rest.T]
-            models = [
-                [fit(seen, column, own, size) for _ in range(n_models)]
-                for column, size in zip(rest.T, sizes, strict=True)
-            ]
-            fitted.append((rows, scaler, centre, line, codes, models))
+            models = []
+            for number, column in enumerate(rest.T):
+                # In the order of the target itself: what a line leaves of it is about zero at every level.
+                codes = Codes.of(inputs[train], z[:, [number]])
+                seen = codes(inputs[train])
+                if len(sizes) <= number:
+                    sizes.append(leaf_size(seen, column, own) if model == "forest" else None)
+                models.append((codes, [fit(seen, column, own, sizes[number]) for _ in range(n_models)]))
+            fitted.append((rows, scaler, centre, line, models))
             task.advance()
 
         def predict(at: Matrix) -> Matrix:
             result = np.empty((len(at), target.shape[1]))
-            for rows, scaler, centre, line, codes, models in fitted:
+            for rows, scaler, centre, line, models in fitted:
                 part = _with_ones(standard(centre, at[rows])) @ line
-                seen = codes(at[rows])
-                part += np.column_stack([np.mean([m.predict(seen) for m in some], axis=0) for some in models])
+                for number, (codes, some) in enumerate(models):
+                    seen = codes(at[rows])
+                    part[:, number] += np.mean([m.predict(seen) for m in some], axis=0)
                 result[rows] = scaler.back(part)
             return result
 
@@ -473,10 +428,14 @@ def _last_good(losses: list[float]) -> int:
     """The last step whose held-out loss has lost no more than ``FLAT`` of what the best step has gained.
 
     Around the best step the loss is flat and noisy, while late steps still help where f is asked about far from most
-    rows. Where there is nothing to gain there is nothing to lose: of noise no steps are made.
+    rows. Where hardly anything is gained, as from noise, hardly anything may be lost: it is then the best step.
     """
     best = min(losses)
     return int(np.flatnonzero(np.array(losses) <= best + FLAT * (losses[0] - best))[-1])
+
+
+def _part(scaler: Scaler, columns: list[int]) -> Scaler:
+    return Scaler(scaler.mean[columns], scaler.scale[columns])
 
 
 def _with_ones(array: np.ndarray) -> np.ndarray:

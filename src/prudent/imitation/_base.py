@@ -41,9 +41,8 @@ class Imitator(abc.ABC):
         self._check_settings()
         n_long, k = sum(len(t) > self.noise_horizon for t in found), self.noise_horizon
         if n_long < 2:
-            # Two would do for the learner; what is missing are episodes, or steps in them.
             rule = "at least two episodes" + (f" of more than {k} steps" if k else "")
-            cure = "Bring more episodes." if len(found) < 2 else "Lower the horizon, or bring longer episodes."
+            cure = "Bring more episodes." if len(found) < 2 or not k else "Lower the horizon, or bring longer episodes."
             longest = max(len(t) for t in found)
             raise DataError(f"{rule} are needed, got {len(found)}, the longest of {longest} steps. {cure}")
         self.view_ = self._policy_view()
@@ -64,7 +63,8 @@ class Imitator(abc.ABC):
 
     def _described(self) -> str:
         """Settings to be shown."""
-        return f"seed={self.seed}"
+        shown = {name: value for name, value in self._settings().items() if value and not isinstance(value, dict)}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
     @property
     def policy_view(self) -> View:

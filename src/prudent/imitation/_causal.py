@@ -144,16 +144,23 @@ class CausalImitation(Imitator):
         self.estimator_ = fitted
         report = getattr(fitted, "report_", None)
         if isinstance(report, FitReport):
-            found = _strengths(x, list(report.modelled), c, windows, self.noise_horizon) or report.strength
+            found = _strengths(x, list(report.modelled), c, windows, self.noise_horizon)
             fitted.report_ = replace(report, strength=found)
             self._warn_if_weak([part.effective_f for part in found])
 
     def _warn_if_weak(self, strength: list[float]) -> None:
-        weak = [f for f in strength if f < WEAK_F]
+        known = [f for f in strength if not np.isnan(f)]
+        if strength and not known:
+            warnings.warn(
+                f"the strength of the instrument is unknown: fewer than {MIN_UNITS} episodes have steps beyond "
+                f"{self.noise_horizon}. Bring more or longer episodes.",
+                stacklevel=4,
+            )
+        weak = [f for f in known if f < WEAK_F]
         if weak:
             warnings.warn(
                 f"weak instrument: the history up to t - {self.noise_horizon} hardly moves {len(weak)} of the "
-                f"{len(strength)} columns that the policy sees and it does not know (smallest effective F "
+                f"{len(known)} columns that the policy sees and it does not know (smallest effective F "
                 f"{min(weak):.1f}, below {WEAK_F:.0f}). The policy may be far off; is a smaller noise_horizon safe?",
                 stacklevel=4,
             )
@@ -207,19 +214,19 @@ def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable
     estimator.set_params(**{name: value() for name, value in missing.items()})
 
 
-def _strengths(
-    x: np.ndarray, modelled: list[int], c: np.ndarray, windows: Windows, k: int
-) -> tuple[Strength, ...] | None:
+def _strengths(x: np.ndarray, modelled: list[int], c: np.ndarray, windows: Windows, k: int) -> tuple[Strength, ...]:
     """How strongly the history up to t - k moves the modelled columns, in the steps that have one.
 
     The first k steps of all episodes differ from later ones, and from each other, by their number alone, which says
-    nothing about how the history moves the state. None of too few episodes to tell.
+    nothing about how the history moves the state. NaN where there are too few episodes to tell, and of columns that do
+    not vary in these steps.
     """
+    unknown = Strength(float("nan"), float("nan"))
     rows = np.flatnonzero(windows.step >= k)
     rows = rows[:: max(1, -(-len(rows) // EXPLAINED_ROWS))]
     episode = windows.episode[rows]
     if len(np.unique(episode)) < MIN_UNITS:
-        return None
+        return (unknown,) * len(modelled)
     actual, c = x[rows][:, modelled], c[rows]
     shared = [i for i, column in enumerate(c.T) if any(np.array_equal(column, known) for known in x[rows].T)]
     regress = partial(regress_out_of_fold, seed=0, n_folds=2, groups=episode)
@@ -227,7 +234,7 @@ def _strengths(
     # What the policy sees of the history itself is given.
     without = regress(actual, c[:, shared]) if shared else np.zeros_like(actual)
     columns = zip(actual.T, expected.T, without.T, strict=True)
-    return tuple(partial_strength(*parts, groups=episode) for parts in columns)
+    return tuple(partial_strength(*parts, groups=episode) if np.ptp(parts[0]) else unknown for parts in columns)
 
 
 def _explained(y: np.ndarray, c: np.ndarray, episode: np.ndarray) -> float:

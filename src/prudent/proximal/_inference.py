@@ -94,9 +94,9 @@ class Interval:
         return ["?"] * len(self.value) if self.without_data is None else [f"{v:.0%}" for v in self.without_data]
 
     @property
-    def stakes(self) -> np.ndarray:
-        """``at_stake``, NaN where unknown."""
-        return np.full_like(self.value, np.nan) if self.at_stake is None else self.at_stake
+    def stakes(self) -> list[str]:
+        """``at_stake`` as text, one per treatment and outcome."""
+        return ["?"] * self.value.size if self.at_stake is None else [f"{v:.3g}" for v in np.ravel(self.at_stake)]
 
     def __str__(self) -> str:
         lines = [
@@ -104,9 +104,9 @@ class Interval:
             f"   ({self.level:.0%} interval)"
         ]
         n_outcomes = self.value.size // len(self.value)
-        columns = (np.ravel(v) for v in (self.stakes, self.value, self.standard_error, self.lower, self.upper))
-        for share, stake, *row in zip(np.repeat(self.shares, n_outcomes), *columns, strict=True):
-            lines.append(" ".join(f"{v:12.5g}" for v in row) + f" {share:>13} {stake:12.3g}")
+        columns = (np.ravel(v) for v in (self.value, self.standard_error, self.lower, self.upper))
+        for share, stake, *row in zip(np.repeat(self.shares, n_outcomes), self.stakes, *columns, strict=True):
+            lines.append(" ".join(f"{v:12.5g}" for v in row) + f" {share:>13} {stake:>12}")
         return "\n".join(lines)
 
 

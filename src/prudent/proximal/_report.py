@@ -40,20 +40,20 @@ def summarise(model: "ProximalRegression") -> str:
     if model.roles_["treatment"].is_categorical or model.roles_["treatment"].width == 1:
         treatments = candidate_treatments(model, 5)
         found = model.interval(treatments)
-        parts = (found.plug_in, found.value, found.standard_error, found.stakes)
-        columns = [np.reshape(v, (len(treatments), -1)) for v in parts]
+        columns = [np.reshape(v, (len(treatments), -1)) for v in (found.plug_in, found.value, found.standard_error)]
+        stakes = np.reshape(found.stakes, (len(treatments), -1))
         names = model.roles_["outcome"].names
         for number, name in enumerate(names):
             lines += ["", *([name] if len(names) > 1 else [])]
             lines.append(
-                f"{'treatment':>12}  {'effect':>12}  {'debiased':>12}  {'std. error':>12}  {'at stake':>12}"
-                f"  {'without data':>12}"
+                f"{'treatment':>12}  {'effect':>12}  {'debiased':>12}  {'std. error':>12}  {'without data':>12}"
+                f"  {'at stake':>12}"
             )
-            for treatment, share, *row in zip(
-                treatments, found.shares, *(part[:, number] for part in columns), strict=True
+            for treatment, share, stake, *row in zip(
+                treatments, found.shares, stakes[:, number], *(part[:, number] for part in columns), strict=True
             ):
                 shown = f"{treatment:.4g}" if isinstance(treatment, int | float) else str(treatment)
-                lines.append(f"{shown:>12}  " + "  ".join(f"{v:12.4g}" for v in row) + f"  {share:>12}")
+                lines.append(f"{shown:>12}  " + "  ".join(f"{v:12.4g}" for v in row) + f"  {share:>12}  {stake:>12}")
     return "\n".join(lines)
 
 
@@ -64,8 +64,8 @@ def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, l
     found = model.interval(treatments, level=level)
     names = model.roles_["outcome"].names
     shape = (len(treatments), -1)
-    plug_in, value, lower, upper, stake = (
-        np.reshape(v, shape) for v in (found.plug_in, found.value, found.lower, found.upper, found.stakes)
+    plug_in, value, lower, upper = (
+        np.reshape(v, shape) for v in (found.plug_in, found.value, found.lower, found.upper)
     )
     is_categorical = model.roles_["treatment"].is_categorical
     is_curve = not is_categorical and model.treatment_levels_ is None
@@ -84,7 +84,8 @@ def plot_effect(model: "ProximalRegression", ax: "Axes | None", *, truth: Any, l
             ax.plot(places, middle, ":", color=line.get_color(), label="debiased" if number == 0 else None)
             ax.fill_between(treatments, low, high, color=line.get_color(), alpha=0.2, label=label)
             if found.at_stake is not None:
-                wider = (low - stake[:, number], high + stake[:, number])
+                stake = np.reshape(found.at_stake, shape)[:, number]
+                wider = (low - stake, high + stake)
                 label = "the same and what is at stake" if number == 0 else None
                 ax.fill_between(treatments, *wider, color=line.get_color(), alpha=0.08, linewidth=0, label=label)
     if truth is not None:
