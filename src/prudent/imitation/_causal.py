@@ -228,7 +228,7 @@ def _strengths(x: np.ndarray, modelled: list[int], c: np.ndarray, windows: Windo
     if len(np.unique(episode)) < MIN_UNITS:
         return (unknown,) * len(modelled)
     actual, c = x[rows][:, modelled], c[rows]
-    shared = [i for i, column in enumerate(c.T) if any(np.array_equal(column, known) for known in x[rows].T)]
+    shared = list(shared_columns(x[rows], c).values())
     regress = partial(regress_out_of_fold, seed=0, n_folds=2, groups=episode)
     expected = regress(actual, c)
     # What the policy sees of the history itself is given.
