@@ -81,6 +81,18 @@ def test_means_and_when_the_mean_curve_arrives(tmp_path):
     assert "mean ± standard deviation" in text
 
 
+def test_what_is_the_same_for_all_methods_stands_once(folder):
+    (sweep,) = bench.load_folder(folder, ["tiny/curve"])
+    (table,) = bench.tables(sweep)
+    good, bad, *others = table.rows
+    context = replace(table, metric=replace(table.metric, better=""))
+    assert context.shown == context.rows
+    alike = replace(context, rows=(good, replace(bad, entries=good.entries), *others))
+    assert [row.label for row in alike.shown] == ["the same for all", *(row.label for row in others)]
+    judged = replace(alike, metric=table.metric)
+    assert judged.shown == judged.rows
+
+
 def test_runs_recorded_before_a_metric_was_added_are_passed_over(folder):
     (sweep,) = bench.load_folder(folder, ["tiny/curve"])
     assert sweep.values("good", {"n": 100}, "added later") == []

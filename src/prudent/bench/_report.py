@@ -121,7 +121,7 @@ def _section(sweep: Sweep) -> str:
 
 def _html_table(table: Table) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in table.heads)
-    rows = "\n".join(_html_row(row, table) for row in table.rows)
+    rows = "\n".join(_html_row(row, table) for row in table.shown)
     return _scrolling(head, rows)
 
 

@@ -58,6 +58,15 @@ class Table:
     rows: tuple[Row, ...]
 
     @property
+    def shown(self) -> tuple[Row, ...]:
+        """The rows for readers: what is the same for all methods, such as a reference line, stands there once."""
+        own = [row for row in self.rows if row.kind == "ours"]
+        differ = len(own) < 2 or any(row.entries != own[0].entries for row in own)
+        if self.metric.better or differ or any(entry.value is None for entry in own[0].entries):
+            return self.rows
+        return (replace(own[0], label="the same for all"), *(row for row in self.rows if row.kind != "ours"))
+
+    @property
     def heads(self) -> tuple[str, ...]:
         """Titles of all columns."""
         columns = (column or self.statistic for column in self.columns)
@@ -272,7 +281,7 @@ def markdown(sweep: Sweep) -> str:
 
 def _markdown_table(table: Table) -> str:
     lines = [list(table.heads), ["---", *["---:"] * (len(table.heads) - 1)]]
-    for row in table.rows:
+    for row in table.shown:
         cells = [_mark(entry_text(entry, table), entry.reached) for entry in row.entries]
         lines.append([row_label(row), *cells, *margin_texts(row, table)])
     return "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines)

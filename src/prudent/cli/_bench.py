@@ -191,7 +191,7 @@ def _print_sweep(sweep: bench.Sweep) -> None:
         shown = Table(title=Text(f"{sweep.experiment.title} ({table.experiment})"), title_justify="left")
         for number, head in enumerate(table.heads):
             shown.add_column(Text(head), justify="right" if number else "left", overflow="fold")
-        for row in table.rows:
+        for row in table.shown:
             cells = [row_label(row), *(entry_text(entry, table) for entry in row.entries), *margin_texts(row, table)]
             shown.add_row(*map(Text, cells), style=None if row.kind == "ours" else "dim")
         console.print(shown)
