@@ -1,4 +1,4 @@
-"""How well the moment of DML-IL can do on TicketPricing-v0, with ten times the demonstrations and the ridge that is best.
+"""What the moment of DML-IL can reach on TicketPricing-v0, with ten times the demonstrations and the best ridge.
 
 The policy is linear in Gaussian bumps over the states that it sees; their means given the history up to t - k come from
 a kernel ridge regression (random features) on one half of the demonstrations, the moment is solved on the other half,
@@ -9,6 +9,7 @@ this bounds from below what a policy of these states can learn from this moment.
 """
 
 import argparse
+from typing import Any
 
 import numpy as np
 from sklearn.kernel_approximation import RBFSampler
@@ -34,7 +35,7 @@ def ridge(features: np.ndarray, target: np.ndarray, penalty: float) -> np.ndarra
 
 def errors(k: int, episodes: int, seed: int) -> list[float]:
     """Error of the best policy of the states, of cloning, and of the moment from zero and from cloning."""
-    env = imitation.make_env("TicketPricing-v0", noise_horizon=k)
+    env: Any = imitation.make_env("TicketPricing-v0", noise_horizon=k)
     demonstrations = imitation.demonstrate(env, episodes=episodes, seed=seed)
     windows = history_windows(demonstrations, k + 3)
     noise = np.concatenate([t.hidden["u_e"].reshape(-1)[: len(t)] for t in demonstrations])
