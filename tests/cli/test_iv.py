@@ -2,16 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
+from calls import fail
 from typer.testing import CliRunner
 
 from prudent import datasets
 from prudent.cli import app
-
-PRUDENT = [sys.executable, "-c", "from prudent.cli import main; main()"]
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +70,7 @@ EFFECT = ["iv", "effect", "{folder}/model", "--context"]
 )
 def test_bad_input_is_one_line_and_exit_code_2(folder, arguments, message):
     (folder / "picture.csv").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
-    arguments = [part.format(folder=folder) for part in arguments]
-    done = subprocess.run([*PRUDENT, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert re.search(message, done.stderr)
-    assert done.stderr.startswith("prudent: ")
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert re.search(message, fail(*(part.format(folder=folder) for part in arguments)))
     assert not (folder / "m").exists()
 
 

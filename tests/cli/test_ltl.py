@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from calls import fail
 from typer.testing import CliRunner
 
 from prudent.cli import app
@@ -19,17 +20,6 @@ def ask(*arguments: object) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-def fail(*arguments: object) -> str:
-    """The line of a command that must end with exit code 2, run as users run it."""
-    command = [sys.executable, "-c", "from prudent.cli import main; main()", *map(str, arguments)]
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=False)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("prudent: ")
-    return line
 
 
 @pytest.fixture(scope="module")
