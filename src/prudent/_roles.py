@@ -1,6 +1,7 @@
 """Columns in their roles: from frames or arrays to numbers, and the same way again at prediction time."""
 
 import dataclasses
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,10 +81,7 @@ class Role:
             frame = pd.DataFrame({k: np.atleast_1d(v) for k, v in value.items()})
         if frame is not None:
             for name in self.names:
-                if name not in frame.columns:
-                    raise RoleError(
-                        f"{self.title} column {name!r} is not in the data; it has {list(map(str, frame.columns))}."
-                    )
+                _check_column(self.title, name, frame)
             return np.hstack([self._encode_column(c, frame[c.name].to_numpy(), frame.index) for c in self.columns])
         if any(column.levels is not None for column in self.columns):
             array = np.asarray(value, dtype=object)
@@ -164,11 +162,22 @@ def role_from_frame(title: str, frame: pd.DataFrame, names: Any) -> Role:
     """The role that ``names`` (one name or several) play in a frame."""
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name not in frame.columns:
-            raise RoleError(f"{title} column {name!r} is not in the data; it has {list(map(str, frame.columns))}.")
+        _check_column(title, name, frame)
     if len(set(names)) < len(names):
         raise RoleError(f"{title} names a column twice: {names}.")
     return Role(title, tuple(Column(name, _levels(title, pd.Series(frame[name]))) for name in names))
+
+
+def _check_column(title: str, name: Any, frame: pd.DataFrame) -> None:
+    """Raise unless the frame has exactly one column of this name."""
+    count = int(np.sum(frame.columns == name))
+    if count > 1:
+        raise RoleError(f"{title} column {name!r} stands in the data {count} times. Rename all but one.")
+    if count == 0:
+        known = list(map(str, frame.columns))
+        alike = difflib.get_close_matches(str(name), known, n=1)
+        cure = f" Do you mean {alike[0]!r}?" if alike else ""
+        raise RoleError(f"{title} column {name!r} is not in the data; it has {known}.{cure}")
 
 
 def role_from_array(title: str, value: Any) -> Role:
@@ -325,6 +334,9 @@ def _levels(title: str, series: pd.Series) -> tuple[Any, ...] | None:
     if not is_category:
         _check_words(name, values, series.index)
     levels = tuple(sorted(set(values), key=lambda v: (str(type(v)), v)))
+    if is_category and series.cat.ordered:
+        # In the user's order, as far as they occur.
+        levels = tuple(level for level in series.cat.categories.tolist() if level in set(levels))
     limit = min(MAX_LEVELS, max(20, len(values) // 2))
     if len(levels) > limit:
         raise DataError(

@@ -84,11 +84,14 @@ def effect(
     context: Context = None,
     as_json: Json = False,
 ) -> None:
-    """Effect of actions in a context."""
+    """Effect of actions in a context; of a categorical action all levels, if none are named."""
     fitted = _load(model)
     check_single(fitted.roles_["action"], "prudent.load(folder).effect(rows, context) in Python")
     name = ", ".join(fitted.roles_["action"].names)
-    actions = parse_grid(grid, fitted.roles_["action"]) if grid else parse_list(action)
+    if not grid and not action and fitted.roles_["action"].is_categorical:
+        actions = list(fitted.roles_["action"].columns[0].levels or ())
+    else:
+        actions = parse_grid(grid, fitted.roles_["action"]) if grid else parse_list(action)
     if not context and "context" in fitted.roles_:
         raise DataError(f"Name the context: --context with values for {fitted.roles_['context'].names}.")
     warn_outside(fitted.roles_["action"], fitted.action_range_, actions)

@@ -1,5 +1,6 @@
 """What ``prudent iv`` and ``prudent proximal`` share: options of a fit, estimators by name, saving and loading."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,7 +82,12 @@ def load_model(folder: Path, kind: str) -> Any:
 
 def show_diagnosis(model: Any, as_json: bool) -> None:
     """What can be said against a fit, as a table or as JSON."""
+    report = getattr(getattr(model, "estimator_", None), "report_", None)
+    has_coefficients = hasattr(report, "coefficients")
     if as_json:
-        print(json.dumps(model.diagnose().to_json(), indent=1))
+        record = model.diagnose().to_json()
+        print(json.dumps(record | ({"two_stage": dataclasses.asdict(report)} if has_coefficients else {}), indent=1))
         return
+    if has_coefficients:
+        print(report, end="\n\n")
     show("diagnosis", ["what", "value", "reading"], model.diagnose().rows(), as_json=False)

@@ -34,11 +34,18 @@ def read_table(path: Path, *, min_columns: int = 2) -> "pd.DataFrame":
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:].upper()} ({first_line}). Is it that format?"
         ) from None
-    if frame.empty or frame.shape[1] < min_columns:
-        raise DataError(
-            f"{path} has {frame.shape[0]} rows and {frame.shape[1]} columns; a table needs more. Is it comma separated?"
-        )
     is_text = path.suffix.lower() != ".parquet"
+    if frame.empty or frame.shape[1] < min_columns:
+        cure = "Is it comma separated?"
+        if is_text and any(";" in str(name) for name in frame.columns):
+            cure = "It looks separated by semicolons: write commas, and decimals with a point."
+        raise DataError(f"{path} has {frame.shape[0]} rows and {frame.shape[1]} columns; a table needs more. {cure}")
+    if is_text:
+        # Pandas would rename the second of two columns, and whoever names it would get the first.
+        header = getattr(pd, reader)(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
+        twice = sorted({name for name in header if header.count(name) > 1})
+        if twice:
+            raise DataError(f"{path} has more than one column {twice[0]!r}. Rename all but one.")
     # Without blank lines and line breaks in quotes, data begin in line 2.
     has_plain_lines = is_text and len(path.read_bytes().splitlines()) == len(frame) + 1
     frame.index = pd.RangeIndex(2, len(frame) + 2) if has_plain_lines else pd.RangeIndex(1, len(frame) + 1)

@@ -102,7 +102,7 @@ class ControlFunction(MomentEstimator):
         if len(problem.modelled) != 1:
             raise DataError(
                 f"ControlFunction needs exactly one action, got {len(problem.modelled)} columns of x that are not in "
-                "c. Use KernelCMR, TreeCMR or DMLCMR for several."
+                "c (a categorical action has one per level). Use KernelCMR, TreeCMR or DMLCMR for several."
             )
         if problem.discrete("auto"):
             raise DataError(

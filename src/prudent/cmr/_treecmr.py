@@ -9,6 +9,7 @@ outcome: see ``prudent.cmr._codes``.
 """
 
 import dataclasses
+import itertools
 from typing import Any, Self
 
 import numpy as np
@@ -151,7 +152,7 @@ class TreeCMR(MomentEstimator):
         self._check_fitted("trees_")
         u = standard(self.x_scaler_, as_matrix("x", x, n_columns=len(self.x_scaler_.mean)))
         slopes = _with_ones(u[:, self.slope_columns_])
-        values = self.trees_.predict(self.codes_(u), slopes) + _with_ones(u) @ self.linear_
+        values = self.trees_.predict(self.codes_(u), slopes) + _start_terms(u, self.products_) @ self.linear_
         return self.y_scaler_.back(values)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -161,6 +162,7 @@ class TreeCMR(MomentEstimator):
             "kind": type(self).__name__,
             "params": simple_params(self.get_params()),
             "slope_columns": list(self.slope_columns_),
+            "products": [list(pair) for pair in self.products_],
         }
         arrays = {**self.trees_.to_arrays(), "linear": self.linear_}
         arrays |= self.codes_.to_arrays()
@@ -174,6 +176,7 @@ class TreeCMR(MomentEstimator):
         model = cls(**params_from_json(record["params"]))
         model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")
         model.slope_columns_ = record["slope_columns"]
+        model.products_ = [(int(first), int(second)) for first, second in record["products"]]
         model.linear_ = arrays["linear"]
         model.codes_ = Codes.from_arrays(arrays, len(model.x_scaler_.mean))
         model.trees_ = TreeEnsemble.from_arrays(arrays)
@@ -205,11 +208,14 @@ class TreeCMR(MomentEstimator):
             trial_target[kept] = regress(problem.c[kept], problem.y[kept], within, groups)(problem.c[kept])
         self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
         self.slope_columns_ = list(problem.modelled) if self.leaves == "linear" else []
+        # A level of a category may have a slope of its own from the start: trees find it only slowly.
+        indicators = [j for j in problem.known if np.isin(problem.x[:, j], (0, 1)).all()]
+        self.products_ = list(itertools.product(problem.modelled, indicators))
         units = standard(self.x_scaler_, problem.x)  # which leaves indicators as they are
         self.codes_ = Codes.of(units, standard(self.y_scaler_, target))
         points = np.repeat(units[:, None], atoms.value.shape[1], axis=1)
         points[:, :, problem.modelled] = standard(_part(self.x_scaler_, problem.modelled), atoms.value)
-        score = _Score(points, self.codes_(points), atoms.weight, self.slope_columns_)
+        score = _Score(points, self.codes_(points), atoms.weight, self.slope_columns_, self.products_)
         outcome = standard(self.y_scaler_, problem.y)
         task = progress.start("causal function", 2 * growth.max_steps)
         seed = int(rng.integers(2**31))
@@ -248,11 +254,19 @@ class TreeCMR(MomentEstimator):
 class _Score:
     """Law of every row: the points at which f is looked at, in standard units and as trees see them, and weights."""
 
-    def __init__(self, units: np.ndarray, seen: np.ndarray, weight: np.ndarray, slope_columns: list[int]):
+    def __init__(
+        self,
+        units: np.ndarray,
+        seen: np.ndarray,
+        weight: np.ndarray,
+        slope_columns: list[int],
+        products: list[tuple[int, int]],
+    ):
         self.weight = weight
         self.points = seen.astype(np.float32)
         self.terms = _with_ones(units[:, :, slope_columns])
-        self.means = _with_ones(np.einsum("nq,nqd->nd", weight, units))
+        # The mean of a product with a known column is the product of the mean.
+        self.means = _start_terms(np.einsum("nq,nqd->nd", weight, units), products)
         self.cumulative = np.cumsum(weight, axis=1)
 
 
@@ -262,7 +276,7 @@ class _Grower:
     def __init__(self, score: _Score, target: Matrix, rows: np.ndarray, growth: Growth, rng: np.random.Generator):
         self.score, self.target, self.rows, self.growth, self.rng = score, target, rows, growth, rng
         means = score.means[rows]
-        # The start is a linear function: trees are poor at trends, and cannot follow one out of the data.
+        # The start is linear in the action: trees are poor at trends, and cannot follow one out of the data.
         penalty = 1.0
         gram = means.T @ means
         self.linear = ridge(gram, means.T @ target[rows], penalty)
@@ -436,6 +450,12 @@ def _last_good(losses: list[float]) -> int:
 
 def _part(scaler: Scaler, columns: list[int]) -> Scaler:
     return Scaler(scaler.mean[columns], scaler.scale[columns])
+
+
+def _start_terms(units: np.ndarray, products: list[tuple[int, int]]) -> np.ndarray:
+    """One, every column, and products of two columns: what the start of f is linear in."""
+    first, second = np.array(products, dtype=int).reshape(-1, 2).T
+    return np.concatenate([_with_ones(units), units[..., first] * units[..., second]], axis=-1)
 
 
 def _with_ones(array: np.ndarray) -> np.ndarray:

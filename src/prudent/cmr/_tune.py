@@ -35,6 +35,7 @@ class Trial:
     candidates that are evaluated equally often.
     ``score`` is compared (smaller is better): for nuisances the sum of their negative log-likelihoods per row, in which
     the outcome's squared error counts as that of a Gaussian; for f the moment error. ``losses`` has the parts.
+    Candidates for f are ranked by what their moment error may still be, one standard error above zero or the estimate.
     """
 
     stage: str
@@ -42,6 +43,11 @@ class Trial:
     score: float
     standard_error: float
     losses: dict[str, float]
+
+    @property
+    def rank(self) -> float:
+        """What candidates are sorted by. A wild f has a moment error of huge noise, often far below zero."""
+        return self.score if self.stage == "nuisance" else max(self.score, 0.0) + self.standard_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +64,17 @@ class Tuning:
 
     def stage(self, name: str) -> tuple[Trial, ...]:
         """Candidates of one stage ("nuisance" or "function"), best first."""
-        return tuple(sorted((t for t in self.trials if t.stage == name), key=lambda t: t.score))
+        return tuple(sorted((t for t in self.trials if t.stage == name), key=lambda t: t.rank))
 
     def __str__(self) -> str:
-        lines = [f"{self.n_rows} rows, {self.n_splits} splits; best first, smaller is better"]
-        for stage, title in (("nuisance", "nuisances: held-out loss"), ("function", "function: moment error")):
+        lines = [f"{self.n_rows} rows, {self.n_splits} splits; best first"]
+        for stage, title in (
+            ("nuisance", "nuisances: held-out loss"),
+            (
+                "function",
+                "function: moment error, by what it may still be (its standard error above zero or the estimate)",
+            ),
+        ):
             trials = self.stage(stage)
             if not trials:
                 continue
@@ -159,7 +171,7 @@ def tune(
             else:
                 found = _compare_functions(best_estimator, problem, by_stage[stage], splits, seed, progress, metric)
             trials.extend(found)
-            winner = min(found, key=lambda trial: trial.score)
+            winner = min(found, key=lambda trial: trial.rank)
             if not np.isfinite(winner.score):
                 raise FloatingPointError(f"Every candidate of the {stage} stage diverged. Lower the learning rates.")
             best |= {f"{stage}.{name}": value for name, value in winner.settings.items()}
@@ -378,6 +390,11 @@ def _read_data(data: Any) -> tuple[Any, Any, Any, Any, tuple[int, int] | None]:
             if data.get("images") is not None:
                 raise DataError("images describes the last columns of a context: give arrays by role, not y, x and c.")
             return data["y"], data["x"], data["c"], groups, None
+        if any(isinstance(data.get(name), str) for name in ROLES):
+            raise DataError(
+                "tune takes arrays by role, not column names: give dict(outcome=frame['y'], action=frame['a'], ...), "
+                "with text encoded as numbers."
+            )
         if {"outcome", "action", "instruments"} <= data.keys():
             parts = {name: as_matrix(name, data[name]) for name in ROLES if data.get(name) is not None}
             n_rows = len(parts["outcome"])

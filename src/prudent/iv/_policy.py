@@ -53,8 +53,10 @@ class Policy:
         """See :meth:`prudent.IVRegression.policy`."""
         role = model.roles_["action"]
         n_outcomes = model.roles_["outcome"].width
-        if not 0 <= outcome < n_outcomes:
-            raise DataError(f"outcome must be in 0..{n_outcomes - 1}, got {outcome}.")
+        if outcome not in range(n_outcomes):
+            raise DataError(f"outcome must be its number, in 0..{n_outcomes - 1}, got {outcome!r}.")
+        if isinstance(actions, str) or not (actions is None or np.iterable(actions)):
+            raise DataError(f"actions must be a range (low, high) or a list of candidates, got {actions!r}.")
         if actions is None:
             if role.is_categorical:
                 actions = list(role.columns[0].levels or ())
@@ -178,6 +180,8 @@ def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Sub
         What the best policy may choose from, as in :meth:`prudent.IVRegression.policy`.
     """
     value = truth.truth if hasattr(truth, "truth") else truth
+    if not callable(value):
+        raise DataError(f"truth must be a Design or truth(action, context), got {value!r}.")
     if np.ndim(context) != 2 or len(context) == 0:
         raise DataError(f"context must be (n, columns) with at least one row, got shape {np.shape(context)}.")
     contexts = as_matrix("context", context)
@@ -193,7 +197,9 @@ def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Sub
 
     best = best_actions(score, candidates, contexts, refine=is_interval)
     best = best[:, None] if is_interval else candidates[best]
-    chosen = np.asarray(policy.act(contexts) if hasattr(policy, "act") else policy(contexts), dtype=float)
+    chosen = np.asarray(act(policy, contexts), dtype=float)
+    if chosen.ndim == 0:
+        chosen = np.full(len(contexts), chosen)
     if len(chosen) != len(contexts):
         raise DataError(f"The policy must give one action per context ({len(contexts)}), got {len(chosen)}.")
     chosen = chosen.reshape(len(contexts), -1)
@@ -202,6 +208,14 @@ def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Sub
     reward = score(chosen[:, None], contexts)[:, 0]
     loss = PolicyValue.of(optimum - reward)
     return Suboptimality(loss.value, loss.standard_error, float(reward.mean()), float(optimum.mean()), len(contexts))
+
+
+def act(policy: Any, contexts: np.ndarray) -> Any:
+    """Actions of a policy (an object with ``act``, or a callable) in contexts."""
+    chosen = policy.act if hasattr(policy, "act") else policy
+    if not callable(chosen):
+        raise DataError(f"policy must have act(context), or be a callable of contexts, got {policy!r}.")
+    return chosen(contexts)
 
 
 def _check_chosen(chosen: np.ndarray, candidates: np.ndarray, is_interval: bool) -> None:
@@ -221,7 +235,10 @@ def _check_chosen(chosen: np.ndarray, candidates: np.ndarray, is_interval: bool)
 
 
 def _interval(actions: tuple[Any, Any]) -> np.ndarray:
-    low, high = (float(v) for v in actions)
+    try:
+        low, high = (float(v) for v in actions)
+    except (TypeError, ValueError):
+        raise DataError(f"An action range must be two numbers (low, high), got {actions}.") from None
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise DataError(f"An action range must be (low, high) with low < high, got {actions}.")
     return np.linspace(low, high, GRID_POINTS)[:, None]

@@ -22,13 +22,15 @@ from prudent.cmr._report import WEAK_F
 from prudent.cmr._twostage import TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
-from prudent.iv._policy import Policy, PolicyValue
+from prudent.iv._policy import Policy, PolicyValue, act
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLES = {"outcome": "Outcome", "action": "Action", "instruments": "Instruments", "context": "Context"}
 REQUIRED = ("outcome", "action", "instruments")
+# Correlation of an instrument with the action beyond which it hardly comes from outside.
+NEARLY_THE_ACTION = 0.999
 
 
 class IVRegression:
@@ -82,6 +84,7 @@ class IVRegression:
         groups = read_groups(data, groups)
         check_enough(len(matrices["outcome"]))
         check_varying(roles, matrices, REQUIRED)
+        _check_instruments(roles, matrices)
         context_matrix = matrices.get("context", np.empty((len(matrices["outcome"]), 0)))
         self.image_ = None
         if images is not None:
@@ -155,10 +158,7 @@ class IVRegression:
         """
         self._check_fitted()
         matrix = self._contexts(context)
-        if isinstance(policy, Policy):
-            actions = policy.act_encoded(matrix)
-        else:
-            actions = policy.act(matrix) if hasattr(policy, "act") else policy(matrix)
+        actions = policy.act_encoded(matrix) if isinstance(policy, Policy) else act(policy, matrix)
         values = self.estimator_.predict(self._beside(self.roles_["action"].encode(actions), matrix))
         outcome = getattr(policy, "outcome", 0) if outcome is None else outcome
         return PolicyValue.of(values[:, outcome])
@@ -176,7 +176,11 @@ class IVRegression:
         return summarise(self)
 
     def plot_effect(self, ax: "Axes | None" = None, *, context: Any = None, truth: Any = None) -> "Axes":
-        """Average effect against the action, over the given contexts (default: those of the training data)."""
+        """Average effect against the action, over the given contexts (default: those of the training data).
+
+        ``truth`` adds a dashed line: a ``Design``, ``truth(action, context)``, averaged over the same contexts, or
+        ``truth(action)``.
+        """
         self._check_fitted()
         from prudent.iv._report import plot_effect
 
@@ -263,3 +267,31 @@ class IVRegression:
                 "over."
             )
         return self.context_
+
+
+def _check_instruments(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
+    """Refuse instruments that are the action itself, and warn of those that cannot tell its columns apart."""
+    action, z = matrices["action"], matrices["instruments"]
+    for j, name in enumerate(roles["action"].encoded_names):
+        for k, instrument in enumerate(roles["instruments"].encoded_names):
+            likeness = abs(float(np.corrcoef(action[:, j], z[:, k])[0, 1]))
+            if likeness > 1 - 1e-9:
+                raise RoleError(
+                    f"The instrument {instrument!r} is the action {name!r} in other units, so that this would be a "
+                    "plain regression, confounded as ever. Name something that moves the action from outside."
+                )
+            if likeness > NEARLY_THE_ACTION:
+                warnings.warn(
+                    f"the instrument {instrument!r} is nearly the action {name!r} (correlation {likeness:.5f}): what "
+                    "confounds the action confounds it, too, unless the action was all but assigned.",
+                    stacklevel=3,
+                )
+    needed = sum(column.width - (column.levels is not None) for column in roles["action"].columns)
+    n_values = len(np.unique(z, axis=0))
+    if n_values <= needed:
+        warnings.warn(
+            f"the instruments take {n_values} different values, which tell at most {n_values - 1} effects apart, but "
+            f"the action has {needed} columns. Their effects are not identified, however strong each one's F is; "
+            "bring more instruments, or fewer actions.",
+            stacklevel=3,
+        )

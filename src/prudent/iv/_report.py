@@ -1,10 +1,12 @@
 """Words and pictures for a fitted IV model."""
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from prudent._axes import axes_or_new
+from prudent.cmr._report import WEAK_F
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,10 +21,14 @@ CURVE_POINTS = 60
 def average_effect(model: "IVRegression", actions: Any, context: Any = None) -> np.ndarray:
     """Effect of each action, averaged over contexts (at most 500 of them, evenly chosen): (actions, outcomes)."""
     encoded = model.roles_["action"].encode(actions)
+    return model.estimator_.pairs(encoded, _some_contexts(model, context)).mean(axis=1)
+
+
+def _some_contexts(model: "IVRegression", context: Any) -> np.ndarray:
     contexts = model._contexts(context)
-    if len(contexts) > MAX_CONTEXTS:
-        contexts = contexts[np.linspace(0, len(contexts) - 1, MAX_CONTEXTS).astype(int)]
-    return model.estimator_.pairs(encoded, contexts).mean(axis=1)
+    if len(contexts) <= MAX_CONTEXTS:
+        return contexts
+    return contexts[np.linspace(0, len(contexts) - 1, MAX_CONTEXTS).astype(int)]
 
 
 def candidate_actions(model: "IVRegression", count: int) -> list[Any]:
@@ -56,7 +62,7 @@ def summarise(model: "IVRegression") -> str:
 
 
 def plot_effect(model: "IVRegression", ax: "Axes | None", *, context: Any, truth: Any) -> "Axes":
-    """Picture of :meth:`prudent.IVRegression.plot_effect`; ``truth(action)`` adds a dashed reference line."""
+    """Picture of :meth:`prudent.IVRegression.plot_effect`."""
     actions = candidate_actions(model, CURVE_POINTS)
     ax = axes_or_new(ax)
     values = average_effect(model, actions, context)
@@ -69,11 +75,37 @@ def plot_effect(model: "IVRegression", ax: "Axes | None", *, context: Any, truth
         else:
             ax.plot([str(a) for a in actions], values[:, number], "o", label=label)
     if truth is not None:
-        ax.plot(actions, [float(np.mean(truth(a))) for a in actions], "k--", linewidth=1, label="truth")
+        line = _true_effect(model, truth, actions, context)
+        ax.plot(actions if is_curve else [str(a) for a in actions], line, "k--", linewidth=1, label="truth")
     if is_curve and hasattr(model, "action_"):
         low, high = np.quantile(model.action_[:, 0], [0.05, 0.95])
         ax.axvspan(low, high, color="tab:blue", alpha=0.08, label="90 % of observed actions")
     ax.set_xlabel(", ".join(model.roles_["action"].names))
     ax.set_ylabel(", ".join(names))
+    weakest = model.diagnosis_.weakest_f
+    if weakest is not None and weakest < WEAK_F:
+        ax.set_title(f"weak instrument ({model.diagnosis_.strength_measure} {weakest:.1f}): do not trust this")
     ax.legend(frameon=False)
     return ax
+
+
+def _true_effect(model: "IVRegression", truth: Any, actions: list[Any], context: Any) -> list[float]:
+    """Effect of each action by ``truth``, averaged over the contexts of the picture if it takes contexts."""
+    value = truth.truth if hasattr(truth, "truth") else truth
+    if not callable(value):
+        raise DataError(f"truth must be a Design, truth(action, context) or truth(action), got {truth!r}.")
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    # A design's truth may do without a context, if it has none.
+    taken = [
+        p for p in inspect.signature(value).parameters.values() if p.kind in kinds and p.default in (p.empty, None)
+    ]
+    if len(taken) < 2:
+        line = [float(np.mean(value(action))) for action in actions]
+    elif model.image_ is not None:
+        raise DataError("truth(action, context) cannot see the pixels that the model has left. Give truth(action).")
+    else:
+        contexts = _some_contexts(model, context)
+        line = [float(np.mean(value(np.full(len(contexts), action), contexts))) for action in actions]
+    if not np.isfinite(line).all():
+        raise DataError("truth must give finite numbers for every action that is drawn, got NaN or infinity.")
+    return line

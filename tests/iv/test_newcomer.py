@@ -1,0 +1,118 @@
+"""Mistakes that newcomers make, and what they are told."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from prudent import DataError, IVRegression, RoleError, datasets, tune
+from prudent.cmr import ControlFunction, KernelCMR, TwoStageLeastSquares
+from prudent.iv import suboptimality
+
+
+@pytest.fixture(scope="module")
+def design():
+    return datasets.make_linear_gaussian(300, seed=0)
+
+
+@pytest.fixture(scope="module")
+def model(design):
+    return IVRegression(TwoStageLeastSquares()).fit(**design.roles())
+
+
+@pytest.mark.parametrize("factor", [1.0, -3.0])
+def test_the_action_is_no_instrument(design, factor):
+    frame = design.frame().assign(z=lambda d: factor * d.a)
+    with pytest.raises(RoleError, match="is the action 'a' in other units"):
+        IVRegression(TwoStageLeastSquares()).fit(frame, outcome="y", action="a", instruments="z")
+
+
+def test_nearly_the_action_is_warned_of(design):
+    noise = 0.01 * np.random.default_rng(0).normal(size=300)
+    frame = design.frame().assign(z=lambda d: d.a + noise)
+    with pytest.warns(UserWarning, match="is nearly the action"):
+        IVRegression(TwoStageLeastSquares()).fit(frame, outcome="y", action="a", instruments="z")
+
+
+def test_two_actions_and_one_binary_instrument_are_warned_of():
+    rng = np.random.default_rng(0)
+    z = rng.integers(2, size=300)
+    actions = np.column_stack([z + rng.normal(size=300), z - rng.normal(size=300)])
+    with pytest.warns(UserWarning, match="take 2 different values, which tell at most 1 effects apart"):
+        IVRegression(KernelCMR(n_folds=2)).fit(outcome=actions.sum(axis=1), action=actions, instruments=z)
+
+
+def test_a_name_that_is_nearly_right(design):
+    with pytest.raises(RoleError, match="Do you mean 'z1'"):
+        IVRegression().fit(design.frame(), outcome="y", action="a", instruments="z_1")
+
+
+def test_two_columns_of_one_name(design):
+    frame = design.frame()
+    frame = pd.concat([frame, frame[["a"]]], axis=1)
+    with pytest.raises(RoleError, match="'a' stands in the data 2 times"):
+        IVRegression().fit(frame, outcome="y", action="a", instruments=["z1", "z2"])
+
+
+def test_ordered_levels_keep_their_order():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=300)
+    size = pd.Categorical(np.where(z > 0.5, "large", np.where(z > -0.5, "mid", "small")), ordered=True)
+    frame = pd.DataFrame({"y": z + rng.normal(size=300), "z": z + 0.1 * rng.normal(size=300)})
+    frame["size"] = size.reorder_categories(["small", "mid", "large"])
+    fitted = IVRegression(KernelCMR(n_folds=2)).fit(frame, outcome="y", action="size", instruments="z")
+    assert fitted.roles_["action"].columns[0].levels == ("small", "mid", "large")
+    with pytest.raises(DataError, match="one per level"):
+        IVRegression(ControlFunction()).fit(frame, outcome="y", action="size", instruments="z")
+
+
+@pytest.mark.parametrize("actions", [5, "0:3", ("a", "b")])
+def test_actions_that_are_neither_range_nor_list(model, actions):
+    with pytest.raises(DataError, match="range"):
+        model.policy(actions)
+
+
+def test_outcome_of_a_policy_is_a_number(model):
+    with pytest.raises(DataError, match=r"in 0\.\.0, got 'y'"):
+        model.policy(outcome="y")
+
+
+def test_policies_and_truths_must_be_callable(model, design):
+    contexts = design.context[:5]
+    with pytest.raises(DataError, match="policy must have act"):
+        model.policy_value("best")
+    with pytest.raises(DataError, match="truth must be a Design"):
+        suboptimality(model.policy(), 3, contexts, actions=(-1.0, 1.0))
+
+
+def test_a_constant_policy_is_a_policy(design):
+    contexts = design.context[:5]
+    constant = suboptimality(lambda context: 0.0, design, contexts, actions=(-1.0, 1.0))
+    assert constant == suboptimality(lambda context: np.zeros(len(context)), design, contexts, actions=(-1.0, 1.0))
+
+
+def test_truth_of_a_design_is_averaged_over_the_contexts_of_the_picture(model, design):
+    lines = [
+        model.plot_effect(truth=truth).get_lines()[-1].get_ydata()
+        for truth in (design, design.truth, lambda action: 2 * action)
+    ]
+    expected = [
+        np.mean(design.truth(np.full(300, a), design.context)) for a in model.plot_effect().get_lines()[0].get_xdata()
+    ]
+    np.testing.assert_allclose(lines[0], expected)
+    np.testing.assert_allclose(lines[1], expected)
+    assert np.ptp(np.diff(lines[2])) < 1e-9
+    with pytest.raises(DataError, match="finite"):
+        model.plot_effect(truth=lambda action: float("nan"))
+
+
+def test_a_wild_candidate_does_not_win_by_its_noise():
+    grid = {"features": ["linear", "polynomial"], "interactions": [False, True]}
+    for seed in range(1, 4):
+        result = tune(TwoStageLeastSquares(), grid, datasets.make_linear_gaussian(500, seed=seed))
+        assert result.best["function.features"] == "linear"
+
+
+def test_tune_says_that_it_takes_arrays(design):
+    names = {"data": design.frame(), "outcome": "y", "action": "a", "instruments": ["z1", "z2"]}
+    with pytest.raises(DataError, match="arrays by role, not column names"):
+        tune(TwoStageLeastSquares(), {"features": ["linear"]}, names)
