@@ -208,7 +208,8 @@ def _plain_ticks(axes: Any, sweep: Sweep, figure: Figure) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(plain)
         axes.yaxis.set_minor_formatter(NullFormatter())
-    if figure.log_x and figure.kind == "lines":
+    if figure.kind == "lines":
+        # Where something was measured.
         axes.set_xticks(sweep.experiment.grid[figure.x])
         axes.xaxis.set_major_formatter(plain)
         axes.xaxis.set_minor_locator(NullLocator())
