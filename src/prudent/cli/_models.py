@@ -82,7 +82,7 @@ def load_model(folder: Path, kind: str) -> Any:
 
 def show_diagnosis(model: Any, as_json: bool) -> None:
     """What can be said against a fit, as a table or as JSON."""
-    report = getattr(getattr(model, "estimator_", None), "report_", None)
+    report: Any = getattr(getattr(model, "estimator_", None), "report_", None)
     has_coefficients = hasattr(report, "coefficients")
     if as_json:
         record = model.diagnose().to_json()

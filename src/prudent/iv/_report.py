@@ -91,15 +91,8 @@ def plot_effect(model: "IVRegression", ax: "Axes | None", *, context: Any, truth
 
 def _true_effect(model: "IVRegression", truth: Any, actions: list[Any], context: Any) -> list[float]:
     """Effect of each action by ``truth``, averaged over the contexts of the picture if it takes contexts."""
-    value = truth.truth if hasattr(truth, "truth") else truth
-    if not callable(value):
-        raise DataError(f"truth must be a Design, truth(action, context) or truth(action), got {truth!r}.")
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    # A design's truth may do without a context, if it has none.
-    taken = [
-        p for p in inspect.signature(value).parameters.values() if p.kind in kinds and p.default in (p.empty, None)
-    ]
-    if len(taken) < 2:
+    value: Any = truth.truth if hasattr(truth, "truth") else truth
+    if _n_arguments(value) < 2:
         line = [float(np.mean(value(action))) for action in actions]
     elif model.image_ is not None:
         raise DataError("truth(action, context) cannot see the pixels that the model has left. Give truth(action).")
@@ -109,3 +102,12 @@ def _true_effect(model: "IVRegression", truth: Any, actions: list[Any], context:
     if not np.isfinite(line).all():
         raise DataError("truth must give finite numbers for every action that is drawn, got NaN or infinity.")
     return line
+
+
+def _n_arguments(truth: Any) -> int:
+    """How many arguments a truth is called with: optional ones count if they default to None, as a design's context."""
+    if not callable(truth):
+        raise DataError(f"truth must be a Design, truth(action, context) or truth(action), got {truth!r}.")
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(truth).parameters.values()
+    return sum(p.kind in kinds and (p.default is p.empty or p.default is None) for p in parameters)
