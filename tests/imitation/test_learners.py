@@ -106,12 +106,38 @@ def test_the_start_of_an_episode_is_learnt_from():
     assert slope(model) == pytest.approx(-GAIN, abs=0.03)
 
 
-def test_where_the_policy_sees_the_instrument_the_first_steps_are_dropped(short_noise):
+def test_history_that_is_not_there_yet_is_seen_as_its_mean(short_noise, tmp_path):
     model = CausalImitation(TwoStage(), noise_horizon=1, policy_states=2).fit(short_noise)
-    assert len(model.estimator_.groups) == 100 * 499
-    # s_{t-1} stands in both, so that estimators take it as given.
-    assert np.array_equal(model.estimator_.x[:, 1], model.estimator_.c[:, 0])
+    x, c = model.estimator_.x, model.estimator_.c
+    assert len(x) == 100 * 500
+    # s_{t-1} stands in both in every row, so that estimators take it as given; s_0 is never shown as history of t = 0.
+    assert np.array_equal(x[:, 1], c[:, 0])
+    first = np.flatnonzero(c[:, -1] == 0)
+    assert len(first) == 100
+    assert np.ptp(x[first, 1]) == 0.0
+    assert x[first, 0].tolist() == [t.observations[0, 0] for t in short_noise]
     assert model.estimator_.coefficients[1:, 0] == pytest.approx([-GAIN, 0.0], abs=0.03)
+
+
+def test_policies_act_on_the_columns_that_they_were_fitted_on():
+    demos = linear_demos(3, episodes=4, steps=12)
+    for k, n_states, n_actions in ((1, 3, 0), (3, 5, 0), (2, 3, 2), (3, 2, 0)):
+        model = CausalImitation(
+            TwoStage(), noise_horizon=k, policy_states=n_states, policy_actions=n_actions, window=k + 7
+        ).fit(demos)
+        policy, trajectory = model.policy(), demos[1]
+        wanted = model.predict_windows(history_windows([trajectory], model.policy_view.length))
+        for step in range(len(trajectory)):
+            # The second row begins its episode late.
+            batch = np.stack([trajectory.observations[step], trajectory.observations[max(0, step - 4)]])
+            policy.reset(np.array([False, True])) if step == 4 else None
+            acted = policy.act(batch)
+            assert acted[0] == pytest.approx(wanted[step])
+            if step >= 4:
+                assert acted[1] == pytest.approx(wanted[step - 4])
+            policy._actions[:, -1] = trajectory.actions[step]
+            if step >= 4:
+                policy._actions[1, -1] = trajectory.actions[step - 4]
 
 
 def test_keeping_real_lags_newer_than_the_horizon_is_biased(long_noise):

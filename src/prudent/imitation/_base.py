@@ -47,9 +47,9 @@ class Imitator(abc.ABC):
             raise DataError(f"{rule} are needed, got {len(found)}, the longest of {longest} steps. {cure}")
         self.view_ = self._policy_view()
         windows = history_windows(found, self._window_length())
-        # A policy starts with a padded window, so it learns from such windows, too, as far as it can.
-        windows = windows.take(np.flatnonzero(windows.step >= self._first_step()))
-        x = self.view_.columns(windows.states, windows.actions)
+        self._prepare(windows)
+        # A policy starts with a padded window, so it learns from such windows, too.
+        x = self._columns(windows.states, windows.actions, windows.step)
         # A column that never varies says nothing, and would only be amplified where it does.
         varying = np.flatnonzero(np.ptp(x, axis=0) > 0)
         if len(varying) == 0:
@@ -73,7 +73,7 @@ class Imitator(abc.ABC):
         return self.view_
 
     def predict(self, x: Any) -> np.ndarray:
-        """Actions (n, a) for columns of ``view_`` (n, columns): the newest state first."""
+        """Actions (n, a) for columns of ``policy_view`` (n, columns): the newest state first."""
         self._check_fitted()
         width = self.view_.width(self.n_observed_, self.n_acted_)
         return self._evaluate(as_matrix("x", x, n_columns=width)[:, self.varying_])
@@ -91,7 +91,7 @@ class Imitator(abc.ABC):
                 f"this policy was learnt from {expected[0]} observed and {expected[1]} action columns, got {found[0]} "
                 f"and {found[1]}. Give demonstrations of the same environment."
             )
-        return self.predict(self.view_.columns(windows.states, windows.actions))
+        return self.predict(self._columns(windows.states, windows.actions, windows.step))
 
     def action_error(self, trajectories: Any) -> float:
         """Mean squared error of predicted *recorded* actions: the held-out loss that looks fine and says little."""
@@ -102,7 +102,7 @@ class Imitator(abc.ABC):
     def policy(self, action_space: Any = None) -> HistoryPolicy:
         """An agent with its own history: ``act(observation)``, ``reset()``. ``action_space`` clips its actions."""
         self._check_fitted()
-        return HistoryPolicy(self, self.view_, action_space)
+        return HistoryPolicy(self, self.view_, self._columns, action_space)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model as ``model.json`` and ``weights.safetensors``; read it with :func:`prudent.load`."""
@@ -137,9 +137,12 @@ class Imitator(abc.ABC):
     def _window_length(self) -> int:
         """Steps of the windows that are learnt from."""
 
-    def _first_step(self) -> int:
-        """First step of an episode that can be learnt from."""
-        return 0
+    def _prepare(self, windows: Windows) -> None:  # noqa: B027 (most learners have nothing to prepare)
+        """Learn what :meth:`_columns` needs."""
+
+    def _columns(self, states: np.ndarray, actions: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """What the policy sees of windows that end at ``step`` (n,) of their episodes."""
+        return self.view_.columns(states, actions)
 
     @abc.abstractmethod
     def _learn(self, windows: Windows, x: np.ndarray) -> None:

@@ -10,7 +10,8 @@ newest ``policy_states`` states, enough to infer what only the expert sees, and 
 Past actions are left out of f: at test time they are its own, which carry none of the expert's noise.
 
 The first k steps of an episode have no history up to t - k. They are learnt from, since f acts there, too, with their
-number as the only instrument; where f sees a part of c_t (k = 1), they are left out.
+number as the only instrument. Where f sees a part of c_t (k = 1), it sees the mean of that part there, as c_t has it: a
+padded window would show it s_0 as history, which carries the noise of these steps.
 """
 
 import warnings
@@ -30,7 +31,7 @@ from prudent.cmr._report import WEAK_F, FitReport, Strength, partial_strength
 from prudent.envs._noise import check_count
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, default_network
-from prudent.imitation._windows import View, Windows, instrument_columns
+from prudent.imitation._windows import View, Windows, column_means, instrument_columns
 
 # Steps of the window that lie up to t - k by default.
 INSTRUMENT_STEPS = 3
@@ -119,18 +120,26 @@ class CausalImitation(Imitator):
     def _window_length(self) -> int:
         return max(self._instrument_view.length, self._policy_view().length)
 
-    def _first_step(self) -> int:
-        # What the policy sees of the instrument must be equal to it in every row. In the first k steps it is not: there
-        # the policy sees the padded window, which carries their noise, and the instrument has nothing of it.
-        view, k = self._policy_view(), self.noise_horizon
-        return k if view.n_states > k or view.n_actions >= k else 0
+    def _prepare(self, windows: Windows) -> None:
+        later = windows.take(np.flatnonzero(windows.step >= self.noise_horizon))
+        self.mean_seen_ = column_means(self.view_.columns(later.states, later.actions))
+
+    def _columns(self, states: np.ndarray, actions: np.ndarray, step: np.ndarray) -> np.ndarray:
+        x = super()._columns(states, actions, step)
+        history = self.view_.is_history(self.noise_horizon, states.shape[2], actions.shape[2])
+        early = np.flatnonzero(step < self.noise_horizon)
+        x[np.ix_(early, history)] = self.mean_seen_[history]
+        return x
 
     def _learn(self, windows: Windows, x: np.ndarray) -> None:
         c = instrument_columns(windows, self._instrument_view)
-        c = c[:, np.ptp(c, axis=0) > 0]
-        if c.shape[1] == 0:
+        varies = np.ptp(c, axis=0) > 0
+        # Beside the history, c has the number of the first steps.
+        n_history = np.count_nonzero(varies[: self._instrument_view.width(self.n_observed_, self.n_acted_)])
+        c = c[:, varies]
+        if n_history == 0:
             raise DataError("the history up to t - k never varies, so that it cannot serve as instrument.")
-        if len(shared_columns(x, c)) == c.shape[1]:
+        if len(shared_columns(x, c)) == n_history:
             raise DataError(
                 "the policy must not see all of the instrument, or plain cloning satisfies the moment, too; with "
                 f"policy_states={self.view_.n_states} and policy_actions={self.view_.n_actions} it does. Lower them, "
@@ -173,11 +182,13 @@ class CausalImitation(Imitator):
         return {name: getattr(self, name) for name in names}
 
     def _learnt_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        return self.estimator_.to_state()
+        record, arrays = self.estimator_.to_state()
+        return record, {**arrays, "mean_seen": self.mean_seen_}
 
     def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         from prudent.cmr import estimator_from_state
 
+        self.mean_seen_ = arrays.pop("mean_seen")
         self.estimator_ = estimator_from_state(record, arrays)
         self.estimator = self.estimator_
 

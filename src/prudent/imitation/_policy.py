@@ -21,10 +21,11 @@ class HistoryPolicy:
     ``reset`` starts new episodes. With an ``action_space``, that of one episode or of the batch, actions are clipped.
     """
 
-    def __init__(self, model: "Imitator", view: View, action_space: Any = None):
+    def __init__(self, model: "Imitator", view: View, columns: Callable[..., np.ndarray], action_space: Any = None):
         self.model = model
         self._predict: Callable[[np.ndarray], np.ndarray] = model.predict
         self._view = view
+        self._columns = columns
         self._space = action_space
         acted = model.n_acted_
         if action_space is not None and not (isinstance(action_space, Box) and action_space.shape[-1:] == (acted,)):
@@ -65,7 +66,7 @@ class HistoryPolicy:
         self._remember(batch)
         assert self._states is not None
         assert self._actions is not None
-        action = self._predict(self._view.columns(self._states, self._actions))
+        action = self._predict(self._columns(self._states, self._actions, self._step))
         if self._space is not None:
             # The space of one episode, or that of the whole batch.
             low, high = (np.asarray(b).reshape(-1, action.shape[1]) for b in (self._space.low, self._space.high))
@@ -91,6 +92,7 @@ class HistoryPolicy:
             self._states = np.repeat(batch[:, None], self._view.length, axis=1)
             self._actions = np.zeros((n, self._view.length, self.model.n_acted_))
             self._is_new = np.zeros(n, bool)
+            self._step = np.zeros(n, int)
             return
         if len(self._states) != n:
             raise DataError(f"the policy runs {len(self._states)} episodes, got {n} observations. Call reset() first.")
@@ -98,4 +100,5 @@ class HistoryPolicy:
         self._actions = np.concatenate([self._actions[:, 1:], np.zeros_like(self._actions[:, :1])], axis=1)
         self._states[self._is_new] = batch[self._is_new, None]
         self._actions[self._is_new] = 0.0
+        self._step = np.where(self._is_new, 0, self._step + 1)
         self._is_new[:] = False

@@ -85,6 +85,12 @@ class View:
         """Number of columns."""
         return self.n_states * n_observed + self.n_actions * n_acted
 
+    def is_history(self, horizon: int, n_observed: int, n_acted: int) -> Bool[np.ndarray, " columns"]:
+        """Which columns belong to steps up to t - ``horizon``."""
+        lags = np.repeat(np.arange(self.newest, self.newest + self.n_states), n_observed)
+        first = max(self.newest, 1)
+        return np.concatenate([lags, np.repeat(np.arange(first, first + self.n_actions), n_acted)]) >= horizon
+
     def columns(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """(n, columns) from states (n, length, d) and actions (n, length, a), both ending at t; newest first."""
         n, length, _ = states.shape
@@ -111,5 +117,10 @@ def instrument_columns(windows: Windows, view: View) -> np.ndarray:
     is_early = windows.step < view.newest
     if not is_early.any():
         return c
-    c[is_early] = c[~is_early].mean(axis=0)
+    c[is_early] = column_means(c[~is_early])
     return np.column_stack([c, np.minimum(windows.step, view.newest)])
+
+
+def column_means(columns: np.ndarray) -> np.ndarray:
+    """Means one by one: equal columns of two tables have means that are equal to the last bit."""
+    return np.array([np.ascontiguousarray(column).mean() for column in columns.T])
