@@ -3,7 +3,7 @@
 The policy is linear in Gaussian bumps over the states that it sees; their means given the history up to t - k come from
 a kernel ridge regression (random features) on one half of the demonstrations, the moment is solved on the other half,
 for many ridges, and the error to the expert's own action picks among them. Nobody can do that without the expert, so
-this bounds from below what a policy of these states can learn from this moment.
+this indicates what a policy of these states can learn from this moment at best.
 
     python benchmarks/ticket_pricing_moment.py
 """

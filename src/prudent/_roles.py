@@ -154,8 +154,15 @@ def as_frame(data: Any) -> pd.DataFrame | None:
         return data
     if type(data).__module__.split(".")[0] == "polars":
         data = data.to_frame() if hasattr(data, "to_frame") else data
-        return pd.DataFrame({name: data[name].to_list() for name in data.columns})
+        return pd.DataFrame({name: _from_polars(data[name]) for name in data.columns})
     return None
+
+
+def _from_polars(column: Any) -> Any:
+    """Values of a polars column; an Enum keeps the order of its levels."""
+    if type(column.dtype).__name__ == "Enum":
+        return pd.Categorical(column.to_list(), categories=column.dtype.categories.to_list(), ordered=True)
+    return column.to_list()
 
 
 def role_from_frame(title: str, frame: pd.DataFrame, names: Any) -> Role:
@@ -170,7 +177,7 @@ def role_from_frame(title: str, frame: pd.DataFrame, names: Any) -> Role:
 
 def _check_column(title: str, name: Any, frame: pd.DataFrame) -> None:
     """Raise unless the frame has exactly one column of this name."""
-    count = int(np.sum(frame.columns == name))
+    count = list(frame.columns).count(name)
     if count > 1:
         raise RoleError(f"{title} column {name!r} stands in the data {count} times. Rename all but one.")
     if count == 0:
@@ -190,6 +197,8 @@ def role_from_array(title: str, value: Any) -> Role:
     array = array[:, None] if array.ndim == 1 else array
     name = title.lower().rstrip("s") if array.shape[1] == 1 else title.lower()
     names = [name] if array.shape[1] == 1 else [f"{name}_{j}" for j in range(array.shape[1])]
+    if isinstance(value, pd.Series) and isinstance(value.dtype, pd.CategoricalDtype):
+        return Role(title, (Column(name, _levels(title, value.rename(name))),))
     return Role(title, tuple(Column(n, _levels(title, pd.Series(array[:, j], name=n))) for j, n in enumerate(names)))
 
 
@@ -234,8 +243,7 @@ def read_groups(data: Any, groups: Any) -> Any:
     """The unit of every row: a column of ``data`` if ``groups`` names one, else ``groups`` itself."""
     if isinstance(groups, str) and data is not None:
         frame = require_frame(data)
-        if groups not in frame.columns:
-            raise RoleError(f"Groups column {groups!r} is not in the data.")
+        _check_column("Groups", groups, frame)
         groups = frame[groups].to_numpy()
     if groups is not None:
         import pandas as pd
@@ -336,7 +344,8 @@ def _levels(title: str, series: pd.Series) -> tuple[Any, ...] | None:
     levels = tuple(sorted(set(values), key=lambda v: (str(type(v)), v)))
     if is_category and series.cat.ordered:
         # In the user's order, as far as they occur.
-        levels = tuple(level for level in series.cat.categories.tolist() if level in set(levels))
+        present = set(levels)
+        levels = tuple(level for level in series.cat.categories.tolist() if level in present)
     limit = min(MAX_LEVELS, max(20, len(values) // 2))
     if len(levels) > limit:
         raise DataError(

@@ -10,7 +10,7 @@ import pytest
 
 import prudent
 from prudent import CausalImitation, DataError, NotFittedError
-from prudent.cmr import DFIV, DMLCMR, DeepGMM, MomentEstimator
+from prudent.cmr import DFIV, DMLCMR, DeepGMM, MomentEstimator, TwoStageLeastSquares
 from prudent.cmr._report import partial_strength
 from prudent.imitation import (
     BehaviourCloning,
@@ -106,7 +106,7 @@ def test_the_start_of_an_episode_is_learnt_from():
     assert slope(model) == pytest.approx(-GAIN, abs=0.03)
 
 
-def test_history_that_is_not_there_yet_is_seen_as_its_mean(short_noise, tmp_path):
+def test_history_that_is_not_there_yet_is_seen_as_its_mean(short_noise):
     model = CausalImitation(TwoStage(), noise_horizon=1, policy_states=2).fit(short_noise)
     x, c = model.estimator_.x, model.estimator_.c
     assert len(x) == 100 * 500
@@ -117,6 +117,32 @@ def test_history_that_is_not_there_yet_is_seen_as_its_mean(short_noise, tmp_path
     assert np.ptp(x[first, 1]) == 0.0
     assert x[first, 0].tolist() == [t.observations[0, 0] for t in short_noise]
     assert model.estimator_.coefficients[1:, 0] == pytest.approx([-GAIN, 0.0], abs=0.03)
+
+
+def test_a_saved_policy_starts_like_the_one_that_was_saved(short_noise, tmp_path):
+    model = CausalImitation(TwoStageLeastSquares(), noise_horizon=1, policy_states=2).fit(short_noise)
+    model.mean_seen_ += 3.0  # Far from zero, so that it shows.
+    model.save(tmp_path / "model")
+    first = model.policy().act(np.array([0.5]))
+    assert prudent.load(tmp_path / "model").policy().act(np.array([0.5])) == pytest.approx(first)
+
+
+def test_a_constant_column_stays_out_of_the_policy(short_noise):
+    # The mean of many 0.1 is not 0.1.
+    demos = [
+        Trajectory(np.column_stack([t.observations[:, 0], np.full(len(t) + 1, 0.1)]), t.actions) for t in short_noise
+    ]
+    model = CausalImitation(TwoStage(), noise_horizon=1, policy_states=2).fit(demos)
+    assert model.varying_.tolist() == [0, 2]
+
+
+def test_the_number_of_the_step_is_no_history(short_noise):
+    # A policy that sees all of the history and, as a flag of the first step, its number.
+    demos = [
+        Trajectory(np.column_stack([t.observations[:, 0], np.arange(len(t) + 1) > 0]), t.actions) for t in short_noise
+    ]
+    with pytest.raises(DataError, match="not see all of the instrument"):
+        CausalImitation(TwoStage(), noise_horizon=1, policy_states=3, policy_actions=2, window=3).fit(demos)
 
 
 def test_policies_act_on_the_columns_that_they_were_fitted_on():
@@ -130,7 +156,8 @@ def test_policies_act_on_the_columns_that_they_were_fitted_on():
         for step in range(len(trajectory)):
             # The second row begins its episode late.
             batch = np.stack([trajectory.observations[step], trajectory.observations[max(0, step - 4)]])
-            policy.reset(np.array([False, True])) if step == 4 else None
+            if step == 4:
+                policy.reset(np.array([False, True]))
             acted = policy.act(batch)
             assert acted[0] == pytest.approx(wanted[step])
             if step >= 4:

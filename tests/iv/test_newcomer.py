@@ -1,11 +1,15 @@
 """Mistakes that newcomers make, and what they are told."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from prudent import DataError, IVRegression, RoleError, datasets, tune
+from prudent._roles import as_frame, role_from_array, role_from_frame
 from prudent.cmr import ControlFunction, KernelCMR, TwoStageLeastSquares
+from prudent.cmr._tune import Trial, best_first
 from prudent.iv import suboptimality
 
 
@@ -26,6 +30,25 @@ def test_the_action_is_no_instrument(design, factor):
         IVRegression(TwoStageLeastSquares()).fit(frame, outcome="y", action="a", instruments="z")
 
 
+def test_one_action_of_two_may_instrument_itself(design):
+    rng = np.random.default_rng(0)
+    frame = design.frame().assign(ad=rng.normal(size=300))
+    frame["ad_again"] = frame.ad
+    names = {"outcome": "y", "action": ["a", "ad"], "instruments": ["z1", "z2", "ad_again"]}
+    fitted = IVRegression(TwoStageLeastSquares()).fit(frame, **names)
+    assert np.isfinite(fitted.effect([[0.0, 0.0]])).all()
+
+
+def test_a_level_may_be_taken_by_all_who_are_assigned_to_it():
+    rng = np.random.default_rng(0)
+    assigned = rng.choice(["none", "A", "B"], size=400)
+    crosses = (assigned != "none") & (rng.random(400) < 0.3)
+    arm = np.where(crosses, np.where(assigned == "A", "B", "A"), assigned)
+    frame = pd.DataFrame({"y": rng.normal(size=400) + (arm == "A"), "arm": arm, "assigned": assigned})
+    fitted = IVRegression(KernelCMR(n_folds=2)).fit(frame, outcome="y", action="arm", instruments="assigned")
+    assert np.isfinite(fitted.effect(["A"])).all()
+
+
 def test_nearly_the_action_is_warned_of(design):
     noise = 0.01 * np.random.default_rng(0).normal(size=300)
     frame = design.frame().assign(z=lambda d: d.a + noise)
@@ -37,7 +60,7 @@ def test_two_actions_and_one_binary_instrument_are_warned_of():
     rng = np.random.default_rng(0)
     z = rng.integers(2, size=300)
     actions = np.column_stack([z + rng.normal(size=300), z - rng.normal(size=300)])
-    with pytest.warns(UserWarning, match="take 2 different values, which tell at most 1 effects apart"):
+    with pytest.warns(UserWarning, match="take 2 different values, which identify 1 of the action's 2 effects"):
         IVRegression(KernelCMR(n_folds=2)).fit(outcome=actions.sum(axis=1), action=actions, instruments=z)
 
 
@@ -65,15 +88,27 @@ def test_ordered_levels_keep_their_order():
         IVRegression(ControlFunction()).fit(frame, outcome="y", action="size", instruments="z")
 
 
+def test_ordered_levels_keep_their_order_as_a_series_and_in_polars():
+    polars = pytest.importorskip("polars")
+    order, values = ["small", "mid", "large"], ["mid", "large", "small", "mid"]
+    series = pd.Series(pd.Categorical(values, categories=order, ordered=True))
+    assert role_from_array("Action", series).columns[0].levels == tuple(order)
+    frame = as_frame(polars.DataFrame({"size": polars.Series(values, dtype=polars.Enum(order))}))
+    assert role_from_frame("Action", frame, "size").columns[0].levels == tuple(order)
+
+
 @pytest.mark.parametrize("actions", [5, "0:3", ("a", "b")])
 def test_actions_that_are_neither_range_nor_list(model, actions):
     with pytest.raises(DataError, match="range"):
         model.policy(actions)
 
 
-def test_outcome_of_a_policy_is_a_number(model):
-    with pytest.raises(DataError, match=r"in 0\.\.0, got 'y'"):
-        model.policy(outcome="y")
+@pytest.mark.parametrize("outcome", ["y", 0.0, True, 1])
+def test_outcome_of_a_policy_is_a_number(model, outcome):
+    with pytest.raises(DataError, match=rf"in 0\.\.0, got {outcome!r}"):
+        model.policy(outcome=outcome)
+    with pytest.raises(DataError, match=rf"in 0\.\.0, got {outcome!r}"):
+        model.policy_value(model.policy(), outcome=outcome)
 
 
 def test_policies_and_truths_must_be_callable(model, design):
@@ -101,8 +136,20 @@ def test_truth_of_a_design_is_averaged_over_the_contexts_of_the_picture(model, d
     np.testing.assert_allclose(lines[0], expected)
     np.testing.assert_allclose(lines[1], expected)
     assert np.ptp(np.diff(lines[2])) < 1e-9
+    sine = model.plot_effect(truth=np.sin).get_lines()
+    np.testing.assert_allclose(sine[-1].get_ydata(), np.sin(sine[0].get_xdata()))
     with pytest.raises(DataError, match="finite"):
         model.plot_effect(truth=lambda action: float("nan"))
+    with pytest.raises(DataError, match="one number for each of 1 outcomes, got 2"):
+        model.plot_effect(truth=lambda action: [action, -action])
+
+
+def test_each_of_two_outcomes_has_its_own_truth(design):
+    outcomes = np.column_stack([design.outcome, -design.outcome])
+    fitted = IVRegression(TwoStageLeastSquares()).fit(**(design.roles() | {"outcome": outcomes}))
+    lines = fitted.plot_effect(truth=lambda action: [action, -action]).get_lines()
+    assert len(lines) == 4
+    np.testing.assert_allclose(lines[2].get_ydata(), -np.asarray(lines[3].get_ydata()))
 
 
 def test_a_wild_candidate_does_not_win_by_its_noise():
@@ -110,6 +157,18 @@ def test_a_wild_candidate_does_not_win_by_its_noise():
     for seed in range(1, 4):
         result = tune(TwoStageLeastSquares(), grid, datasets.make_linear_gaussian(500, seed=seed))
         assert result.best["function.features"] == "linear"
+
+
+def test_a_diverged_candidate_loses_wherever_it_stands():
+    good, wild, lost = (
+        Trial("function", {}, score, error, {})
+        for score, error in ((0.004, 0.021), (-5.0, 8.0), (float("inf"), float("nan")))
+    )
+    for trials in itertools.permutations([good, wild, lost]):
+        assert best_first(list(trials)) == [good, wild, lost]
+    # Of two errors that can be told, the smaller, not the one with the smaller noise: that is the regression's.
+    regression = Trial("function", {}, 0.017, 0.003, {})
+    assert best_first([regression, good, wild])[0] == good
 
 
 def test_tune_says_that_it_takes_arrays(design):

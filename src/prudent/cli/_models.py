@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent.cli._tables import show
+from prudent.cli._tables import finite, show
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def show_diagnosis(model: Any, as_json: bool) -> None:
     has_coefficients = hasattr(report, "coefficients")
     if as_json:
         record = model.diagnose().to_json()
-        print(json.dumps(record | ({"two_stage": dataclasses.asdict(report)} if has_coefficients else {}), indent=1))
+        record |= {"two_stage": dataclasses.asdict(report)} if has_coefficients else {}
+        print(json.dumps(finite(record), indent=1))
         return
     if has_coefficients:
         print(report, end="\n\n")

@@ -117,10 +117,12 @@ def warn_outside(role: "Role", observed: "np.ndarray", inputs: Any) -> None:
         sys.stderr.write(f"prudent: warning: {text}\n")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON knows no NaN and no infinity: they become null."""
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    if isinstance(value, dict):
+        return {name: finite(v) for name, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -128,7 +130,7 @@ def show(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, as
     """A Rich table, or one JSON object per row."""
     rows = [list(row) for row in rows]
     if as_json:
-        named = [dict(zip(header, _finite(row), strict=True)) for row in rows]
+        named = [dict(zip(header, finite(row), strict=True)) for row in rows]
         print(json.dumps(named, indent=1, default=str))
         return
     from rich.console import Console

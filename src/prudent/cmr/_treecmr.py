@@ -31,6 +31,8 @@ MODELS = ("boosting", "forest")
 SCORES = ("orthogonal", "deepiv")
 LEAVES = ("linear", "constant")
 MAX_DENSE_LEAVES = 64
+# Products of modelled columns and indicators that f starts from, at most.
+MAX_PRODUCTS = 300
 # Folds of the outcome model by which the number of steps is chosen.
 MAX_TRIAL_FOLDS = 5
 # Share of the gain that may be lost again by further steps.
@@ -209,8 +211,10 @@ class TreeCMR(MomentEstimator):
         self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
         self.slope_columns_ = list(problem.modelled) if self.leaves == "linear" else []
         # A level of a category may have a slope of its own from the start: trees find it only slowly.
-        indicators = [j for j in problem.known if np.isin(problem.x[:, j], (0, 1)).all()]
-        self.products_ = list(itertools.product(problem.modelled, indicators))
+        indicators = [j for j in problem.known if np.ptp(problem.x[:, j]) and np.isin(problem.x[:, j], (0, 1)).all()]
+        products = list(itertools.product(problem.modelled, indicators))
+        # Of a few categories. Of hundreds, and of black and white pixels, they would be most of the work.
+        self.products_ = products if len(products) <= MAX_PRODUCTS else []
         units = standard(self.x_scaler_, problem.x)  # which leaves indicators as they are
         self.codes_ = Codes.of(units, standard(self.y_scaler_, target))
         points = np.repeat(units[:, None], atoms.value.shape[1], axis=1)

@@ -27,6 +27,10 @@ STAGES = {"nuisance": ("nuisance_network", "train"), "function": ("network", "fu
 ROLES = ("outcome", "action", "instruments", "context")
 
 
+# Bounds of moment errors that differ by at most this factor are known about as well as each other.
+COMPARABLE = 3.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Trial:
     """A candidate and what it reached on held-out rows, averaged over splits.
@@ -35,7 +39,6 @@ class Trial:
     candidates that are evaluated equally often.
     ``score`` is compared (smaller is better): for nuisances the sum of their negative log-likelihoods per row, in which
     the outcome's squared error counts as that of a Gaussian; for f the moment error. ``losses`` has the parts.
-    Candidates for f are ranked by what their moment error may still be, one standard error above zero or the estimate.
     """
 
     stage: str
@@ -45,9 +48,29 @@ class Trial:
     losses: dict[str, float]
 
     @property
-    def rank(self) -> float:
-        """What candidates are sorted by. A wild f has a moment error of huge noise, often far below zero."""
-        return self.score if self.stage == "nuisance" else max(self.score, 0.0) + self.standard_error
+    def bound(self) -> float:
+        """What the loss may still be: one standard error above the estimate, or above zero."""
+        bound = max(self.score, 0.0) + self.standard_error
+        return bound if np.isfinite(bound) else np.inf
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the loss is above zero by two standard errors."""
+        return not self.score <= 2 * self.standard_error
+
+
+def best_first(trials: list[Trial]) -> list[Trial]:
+    """Candidates of one stage in order: nuisances by score, those for f by what their moment error may still be.
+
+    The score alone would not do for f: a wild one has a moment error of huge noise, often far below zero. The bound
+    alone would not, either: its noise grows with the residual, and of all functions the confounded regression has the
+    smallest. So an f whose moment is clearly not zero comes after those that may satisfy it, known nearly as well.
+    """
+
+    def is_beaten(trial: Trial) -> bool:
+        return trial.is_rejected and any(not t.is_rejected and t.bound <= COMPARABLE * trial.bound for t in trials)
+
+    return sorted(trials, key=lambda t: (False, t.score) if t.stage == "nuisance" else (is_beaten(t), t.bound))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,16 +87,14 @@ class Tuning:
 
     def stage(self, name: str) -> tuple[Trial, ...]:
         """Candidates of one stage ("nuisance" or "function"), best first."""
-        return tuple(sorted((t for t in self.trials if t.stage == name), key=lambda t: t.rank))
+        found = [trial for trial in self.trials if trial.stage == name]
+        return tuple(best_first(found)) if found else ()
 
     def __str__(self) -> str:
         lines = [f"{self.n_rows} rows, {self.n_splits} splits; best first"]
         for stage, title in (
             ("nuisance", "nuisances: held-out loss"),
-            (
-                "function",
-                "function: moment error, by what it may still be (its standard error above zero or the estimate)",
-            ),
+            ("function", "function: moment error, by what it may still be; those clearly above zero come after others"),
         ):
             trials = self.stage(stage)
             if not trials:
@@ -171,7 +192,7 @@ def tune(
             else:
                 found = _compare_functions(best_estimator, problem, by_stage[stage], splits, seed, progress, metric)
             trials.extend(found)
-            winner = min(found, key=lambda trial: trial.rank)
+            winner = best_first(found)[0]
             if not np.isfinite(winner.score):
                 raise FloatingPointError(f"Every candidate of the {stage} stage diverged. Lower the learning rates.")
             best |= {f"{stage}.{name}": value for name, value in winner.settings.items()}

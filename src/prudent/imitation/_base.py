@@ -102,7 +102,7 @@ class Imitator(abc.ABC):
     def policy(self, action_space: Any = None) -> HistoryPolicy:
         """An agent with its own history: ``act(observation)``, ``reset()``. ``action_space`` clips its actions."""
         self._check_fitted()
-        return HistoryPolicy(self, self.view_, self._columns, action_space)
+        return HistoryPolicy(self, self.view_, action_space, columns=self._columns)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model as ``model.json`` and ``weights.safetensors``; read it with :func:`prudent.load`."""

@@ -121,8 +121,8 @@ class CausalImitation(Imitator):
         return max(self._instrument_view.length, self._policy_view().length)
 
     def _prepare(self, windows: Windows) -> None:
-        later = windows.take(np.flatnonzero(windows.step >= self.noise_horizon))
-        self.mean_seen_ = column_means(self.view_.columns(later.states, later.actions))
+        seen = self.view_.columns(windows.states, windows.actions)
+        self.mean_seen_ = column_means(seen[windows.step >= self.noise_horizon])
 
     def _columns(self, states: np.ndarray, actions: np.ndarray, step: np.ndarray) -> np.ndarray:
         x = super()._columns(states, actions, step)
@@ -139,7 +139,7 @@ class CausalImitation(Imitator):
         c = c[:, varies]
         if n_history == 0:
             raise DataError("the history up to t - k never varies, so that it cannot serve as instrument.")
-        if len(shared_columns(x, c)) == n_history:
+        if len(shared_columns(x, c[:, :n_history])) == n_history:
             raise DataError(
                 "the policy must not see all of the instrument, or plain cloning satisfies the moment, too; with "
                 f"policy_states={self.view_.n_states} and policy_actions={self.view_.n_actions} it does. Lower them, "

@@ -21,11 +21,19 @@ class HistoryPolicy:
     ``reset`` starts new episodes. With an ``action_space``, that of one episode or of the batch, actions are clipped.
     """
 
-    def __init__(self, model: "Imitator", view: View, columns: Callable[..., np.ndarray], action_space: Any = None):
+    def __init__(
+        self,
+        model: "Imitator",
+        view: View,
+        action_space: Any = None,
+        *,
+        columns: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None,
+    ):
         self.model = model
         self._predict: Callable[[np.ndarray], np.ndarray] = model.predict
         self._view = view
-        self._columns = columns
+        # From states, actions and the numbers of the steps.
+        self._columns = columns or (lambda states, actions, step: view.columns(states, actions))
         self._space = action_space
         acted = model.n_acted_
         if action_space is not None and not (isinstance(action_space, Box) and action_space.shape[-1:] == (acted,)):

@@ -122,5 +122,5 @@ def instrument_columns(windows: Windows, view: View) -> np.ndarray:
 
 
 def column_means(columns: np.ndarray) -> np.ndarray:
-    """Means one by one: equal columns of two tables have means that are equal to the last bit."""
-    return np.array([np.ascontiguousarray(column).mean() for column in columns.T])
+    """Means one by one: equal columns of two tables have equal means to the last bit, and constants stay constant."""
+    return np.array([c[0] if np.ptp(c) == 0 else c.mean() for c in map(np.ascontiguousarray, columns.T)])

@@ -37,6 +37,13 @@ class PolicyValue:
         return f"{self.value:.4g} (spread over {self.n_contexts} contexts: standard error {self.standard_error:.2g})"
 
 
+def check_outcome(model: "IVRegression", outcome: Any) -> None:
+    """Raise unless ``outcome`` is the number of an outcome."""
+    count = model.roles_["outcome"].width
+    if isinstance(outcome, bool) or not isinstance(outcome, int | np.integer) or not 0 <= outcome < count:
+        raise DataError(f"outcome must be its number, in 0..{count - 1}, got {outcome!r}.")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
     """argmax (or argmin) of the estimated effect, over a list of candidates or an interval."""
@@ -52,9 +59,7 @@ class Policy:
     def over(cls, model: "IVRegression", actions: Any, *, outcome: int, minimise: bool) -> "Policy":
         """See :meth:`prudent.IVRegression.policy`."""
         role = model.roles_["action"]
-        n_outcomes = model.roles_["outcome"].width
-        if outcome not in range(n_outcomes):
-            raise DataError(f"outcome must be its number, in 0..{n_outcomes - 1}, got {outcome!r}.")
+        check_outcome(model, outcome)
         if isinstance(actions, str) or not (actions is None or np.iterable(actions)):
             raise DataError(f"actions must be a range (low, high) or a list of candidates, got {actions!r}.")
         if actions is None:
@@ -238,7 +243,9 @@ def _interval(actions: tuple[Any, Any]) -> np.ndarray:
     try:
         low, high = (float(v) for v in actions)
     except (TypeError, ValueError):
-        raise DataError(f"An action range must be two numbers (low, high), got {actions}.") from None
+        raise DataError(
+            f"An action range must be two numbers (low, high), got {actions}. To choose among actions, give a list."
+        ) from None
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise DataError(f"An action range must be (low, high) with low < high, got {actions}.")
     return np.linspace(low, high, GRID_POINTS)[:, None]

@@ -22,7 +22,7 @@ from prudent.cmr._report import WEAK_F
 from prudent.cmr._twostage import TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
-from prudent.iv._policy import Policy, PolicyValue, act
+from prudent.iv._policy import Policy, PolicyValue, act, check_outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,10 +157,11 @@ class IVRegression:
         contexts only, not of the error of f.
         """
         self._check_fitted()
+        outcome = getattr(policy, "outcome", 0) if outcome is None else outcome
+        check_outcome(self, outcome)
         matrix = self._contexts(context)
         actions = policy.act_encoded(matrix) if isinstance(policy, Policy) else act(policy, matrix)
         values = self.estimator_.predict(self._beside(self.roles_["action"].encode(actions), matrix))
-        outcome = getattr(policy, "outcome", 0) if outcome is None else outcome
         return PolicyValue.of(values[:, outcome])
 
     def diagnose(self) -> Diagnosis:
@@ -178,8 +179,9 @@ class IVRegression:
     def plot_effect(self, ax: "Axes | None" = None, *, context: Any = None, truth: Any = None) -> "Axes":
         """Average effect against the action, over the given contexts (default: those of the training data).
 
-        ``truth`` adds a dashed line: a ``Design``, ``truth(action, context)``, averaged over the same contexts, or
-        ``truth(action)``.
+        ``truth`` adds a dashed line: a ``Design``, ``truth(action, context)``, averaged over the same contexts
+        (encoded: categories as indicator columns), or ``truth(action)``. With several outcomes it may give one column
+        for each.
         """
         self._check_fitted()
         from prudent.iv._report import plot_effect
@@ -272,26 +274,30 @@ class IVRegression:
 def _check_instruments(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
     """Refuse instruments that are the action itself, and warn of those that cannot tell its columns apart."""
     action, z = matrices["action"], matrices["instruments"]
-    for j, name in enumerate(roles["action"].encoded_names):
-        for k, instrument in enumerate(roles["instruments"].encoded_names):
-            likeness = abs(float(np.corrcoef(action[:, j], z[:, k])[0, 1]))
-            if likeness > 1 - 1e-9:
-                raise RoleError(
-                    f"The instrument {instrument!r} is the action {name!r} in other units, so that this would be a "
-                    "plain regression, confounded as ever. Name something that moves the action from outside."
-                )
-            if likeness > NEARLY_THE_ACTION:
-                warnings.warn(
-                    f"the instrument {instrument!r} is nearly the action {name!r} (correlation {likeness:.5f}): what "
-                    "confounds the action confounds it, too, unless the action was all but assigned.",
-                    stacklevel=3,
-                )
+    likeness = np.abs(np.corrcoef(action.T, z.T)[: action.shape[1], action.shape[1] :])
+    # One column that nothing confounds may instrument itself, and a level may be taken by all who are assigned to it.
+    # All columns are what makes it a plain regression.
+    weakest = int(np.argmin(likeness.max(axis=1)))
+    nearest = int(np.argmax(likeness[weakest]))
+    name, instrument = roles["action"].encoded_names[weakest], roles["instruments"].encoded_names[nearest]
+    closest = float(likeness[weakest, nearest])
+    if closest > 1 - 1e-9:
+        raise RoleError(
+            f"The instrument {instrument!r} is the action {name!r} in other units, so that this would be a plain "
+            "regression, confounded as ever. Name something that moves the action from outside; if nothing confounds "
+            "the action, an ordinary regression is enough."
+        )
+    if closest > NEARLY_THE_ACTION:
+        warnings.warn(
+            f"the instrument {instrument!r} is nearly the action {name!r} (correlation {closest:.5f}): what confounds "
+            "the action confounds it, too, unless the action was all but assigned.",
+            stacklevel=3,
+        )
     needed = sum(column.width - (column.levels is not None) for column in roles["action"].columns)
     n_values = len(np.unique(z, axis=0))
     if n_values <= needed:
         warnings.warn(
-            f"the instruments take {n_values} different values, which tell at most {n_values - 1} effects apart, but "
-            f"the action has {needed} columns. Their effects are not identified, however strong each one's F is; "
-            "bring more instruments, or fewer actions.",
+            f"the instruments take {n_values} different values, which identify {n_values - 1} of the action's {needed} "
+            "effects at most, however strong each one's F is. Bring more instruments, or fewer actions.",
             stacklevel=3,
         )

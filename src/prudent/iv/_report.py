@@ -75,8 +75,10 @@ def plot_effect(model: "IVRegression", ax: "Axes | None", *, context: Any, truth
         else:
             ax.plot([str(a) for a in actions], values[:, number], "o", label=label)
     if truth is not None:
-        line = _true_effect(model, truth, actions, context)
-        ax.plot(actions if is_curve else [str(a) for a in actions], line, "k--", linewidth=1, label="truth")
+        lines = _true_effect(model, truth, actions, context)
+        for number, line in enumerate(lines.T):
+            label = "truth" if number == 0 else None
+            ax.plot(actions if is_curve else [str(a) for a in actions], line, "k--", linewidth=1, label=label)
     if is_curve and hasattr(model, "action_"):
         low, high = np.quantile(model.action_[:, 0], [0.05, 0.95])
         ax.axvspan(low, high, color="tab:blue", alpha=0.08, label="90 % of observed actions")
@@ -89,25 +91,34 @@ def plot_effect(model: "IVRegression", ax: "Axes | None", *, context: Any, truth
     return ax
 
 
-def _true_effect(model: "IVRegression", truth: Any, actions: list[Any], context: Any) -> list[float]:
-    """Effect of each action by ``truth``, averaged over the contexts of the picture if it takes contexts."""
+def _true_effect(model: "IVRegression", truth: Any, actions: list[Any], context: Any) -> np.ndarray:
+    """Effect of each action by ``truth``, averaged over the contexts of the picture if it takes contexts.
+
+    One column, or one for each of several outcomes.
+    """
     value: Any = truth.truth if hasattr(truth, "truth") else truth
-    if _n_arguments(value) < 2:
-        line = [float(np.mean(value(action))) for action in actions]
-    elif model.image_ is not None:
+    takes_context, n_outcomes = _n_arguments(value) > 1, model.roles_["outcome"].width
+    if takes_context and model.image_ is not None:
         raise DataError("truth(action, context) cannot see the pixels that the model has left. Give truth(action).")
-    else:
-        contexts = _some_contexts(model, context)
-        line = [float(np.mean(value(np.full(len(contexts), action), contexts))) for action in actions]
-    if not np.isfinite(line).all():
+    contexts = _some_contexts(model, context) if takes_context else None
+
+    def average(action: Any) -> np.ndarray:
+        found = np.asarray(value(action) if contexts is None else value(np.full(len(contexts), action), contexts))
+        rows = 1 if contexts is None or found.ndim == 0 else len(found)
+        return found.reshape(rows, -1).mean(axis=0)
+
+    lines = np.array([average(action) for action in actions], dtype=float)
+    if lines.shape[1] not in (1, n_outcomes):
+        raise DataError(f"truth must give one number for each of {n_outcomes} outcomes, got {lines.shape[1]}.")
+    if not np.isfinite(lines).all():
         raise DataError("truth must give finite numbers for every action that is drawn, got NaN or infinity.")
-    return line
+    return lines
 
 
 def _n_arguments(truth: Any) -> int:
-    """How many arguments a truth is called with: optional ones count if they default to None, as a design's context."""
+    """How many arguments a truth is called with; of optional ones only ``context`` counts, as that of a design."""
     if not callable(truth):
         raise DataError(f"truth must be a Design, truth(action, context) or truth(action), got {truth!r}.")
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(truth).parameters.values()
-    return sum(p.kind in kinds and (p.default is p.empty or p.default is None) for p in parameters)
+    return sum(p.kind in kinds and (p.default is p.empty or p.name == "context") for p in parameters)
