@@ -13,7 +13,7 @@ from prudent.cmr._arrays import shared_columns
 from prudent.cmr._law import mixture_task
 from prudent.cmr._report import partial_strength
 from prudent.errors import DataError, NotFittedError
-from prudent.nn import FoldPlan, MLPSpec, TrainConfig
+from prudent.nn import FoldPlan, MLPSpec, TrainConfig, apply_in_blocks, stack_networks
 
 LINEAR = MLPSpec(widths=())
 FAST = TrainConfig(weight_decay=0.0, batch_size=64, max_steps=400, evaluate_every=100)
@@ -294,3 +294,12 @@ def test_unseen_rows_of_a_plan_without_folds():
     outputs = np.arange(12.0).reshape(3, 4)
     np.testing.assert_array_equal(plan.unseen.rows, [0, 1, 2, 3])
     np.testing.assert_array_equal(plan.unseen.average(outputs), [4.0, 5.0, 6.0, 7.0])
+
+
+def test_members_need_only_see_their_own_rows():
+    folds = [np.array([0, 3, 5]), np.array([1, 2, 4])]
+    plan = FoldPlan(6, folds, 2, 1, [(np.arange(6), np.arange(0))] * 4, [])
+    networks = stack_networks(lambda key: MLPSpec((4,))(2, 3, key=key), 4, jax.random.key(0))
+    x = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+    for part in (*plan.all_parts, plan.unseen):
+        assert part.evaluate(networks, x, np.exp) == pytest.approx(part.average(np.exp(apply_in_blocks(networks, x))))

@@ -142,7 +142,7 @@ def fit_law(
         probability = np.exp(apply_in_blocks(networks, c))
         weights, chances = [part.average(probability) for part in plan.all_parts], unseen.average(probability)
         expected[:, discrete] = chances @ levels
-        blind = [unseen.average(np.exp(apply_in_blocks(networks, c_permuted))) for c_permuted in permuted]
+        blind = [unseen.evaluate(networks, p, np.exp) for p in permuted]
         without[:, :, discrete] = in_two_halves([chance @ levels for chance in blind])
         decays.append(decay)
     if not continuous:
@@ -159,8 +159,11 @@ def fit_law(
     )
     mixture, decay = _fit_task(task, plan, settings, seed + 1, progress)
     decays.append(decay)
-    blind = [apply_in_blocks(mixture, np.hstack([p, indicator[level]])).expectation() for p in permuted]
-    without[:, :, continuous] = in_two_halves([scaler.back(unseen.average(np.asarray(means))) for means in blind])
+    blind = [
+        unseen.evaluate(mixture, np.hstack([p, indicator[level]]), lambda law: np.asarray(law.expectation()))
+        for p in permuted
+    ]
+    without[:, :, continuous] = in_two_halves([scaler.back(means) for means in blind])
     values = [np.empty((*w.shape, N_NODES, x.shape[1])) for w in weights]
     for number in range(len(levels)):
         given = np.hstack([c, np.broadcast_to(indicator[number], (len(c), indicator.shape[1]))])

@@ -11,7 +11,7 @@ import numpy as np
 from prudent._progress import Progress
 from prudent.nn._cache import enable_compilation_cache
 from prudent.nn._networks import start_at_linear, with_dropout
-from prudent.nn._train import GROUP, Loss, TrainConfig, TrainLog, fit_stack, stack_networks
+from prudent.nn._train import GROUP, Loss, TrainConfig, TrainLog, fit_stack, stack_networks, take_members
 
 # How far the candidates lie apart: the held-out loss is flat within a factor of three.
 DECAY_STEP = 3.0
@@ -29,6 +29,17 @@ class Part:
         result = np.empty((len(self.rows), *outputs.shape[2:]))
         for members, rows, place in self.pieces:
             result[place] = outputs[members][:, rows].mean(axis=0)
+        return result
+
+    def evaluate(self, networks: Any, x: np.ndarray, read: Callable[[Any], np.ndarray] = np.asarray) -> np.ndarray:
+        """As :meth:`average`, of what ``read`` finds in the outputs of a stack; members see their own rows only."""
+        found = [
+            read(apply_in_blocks(take_members(networks, np.array(members)), x[rows], block=1024)).mean(axis=0)
+            for members, rows, _ in self.pieces
+        ]
+        result = np.empty((len(self.rows), *found[0].shape[1:]))
+        for (_, _, place), values in zip(self.pieces, found, strict=True):
+            result[place] = values
         return result
 
 
