@@ -303,3 +303,40 @@ def test_members_need_only_see_their_own_rows():
     x = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
     for part in (*plan.all_parts, plan.unseen):
         assert part.evaluate(networks, x, np.exp) == pytest.approx(part.average(np.exp(apply_in_blocks(networks, x))))
+
+
+@pytest.fixture(scope="module")
+def useless_instrument():
+    """The action follows the context, which alone moves the outcome: y = 4 |t| where a = 2 |t| + noise."""
+    rng = np.random.default_rng(0)
+    t, z, noise, error = rng.normal(size=(4, 1000, 1))
+    return 4 * np.abs(t) + error, np.hstack([2 * np.abs(t) + 0.3 * noise, t]), np.hstack([z, t])
+
+
+def test_weak_instruments_credit_the_context_and_not_the_action(quick_estimator, useless_instrument, tmp_path):
+    y, x, c = useless_instrument
+    at = np.array([[0.0, 0.5], [4.0, 0.5]])
+    training = TrainConfig(weight_decay=0.1, batch_size=64, max_steps=600, evaluate_every=100)
+    fits = {
+        start: quick_estimator(start=start, train=training, function_train=training).fit(y, x, c, seed=0)
+        for start in (None, "zero")
+    }
+    effect = {start: float(np.diff(model.predict(at)[:, 0])[0]) for start, model in fits.items()}
+    assert abs(effect[None]) < 0.4
+    assert effect["zero"] > 3.0
+    assert fits[None].baseline_.columns == (1,)
+    assert fits["zero"].baseline_ is None
+    record, arrays = fits[None].to_state()
+    again = DMLCMR.from_state(record, arrays)
+    np.testing.assert_allclose(again.predict(at), fits[None].predict(at), rtol=1e-6)
+    # What is said of the outcome is said of all of it.
+    assert fits[None].report_.outcome_r2[0] > 0.7
+
+
+def test_strong_instruments_and_no_context_start_from_zero(quick_estimator):
+    rng = np.random.default_rng(0)
+    z, noise, t = rng.normal(size=(3, 300, 1))
+    strong = quick_estimator().fit(z + noise, np.hstack([z + noise, t]), np.hstack([z, t]), seed=0)
+    assert strong.baseline_ is None
+    alone = quick_estimator().fit(noise, noise, z, seed=0)
+    assert alone.baseline_ is None

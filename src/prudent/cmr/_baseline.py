@@ -1,18 +1,25 @@
-"""A plain regression of Y on X, cross-fitted, to start from.
+"""A plain regression of Y on X, or on the part of X that is known given C, cross-fitted, to start from.
 
 For any fixed g, f solves E[Y - f(X) | C] = 0 if and only if f - g solves E[(Y - g(X)) - (f - g)(X) | C] = 0. With g a
 regression of Y on X, what is left of Y has much less noise given C, wherever X says more about Y than C does, and the
 correction f - g is what confounding does: small and smooth.
+
+With weak instruments the moment does not tell the effect of the action from that of the context, which moves the
+action, too: both explain the outcome, and a network takes what is simpler to say. There g is a regression on the
+context, so that what the context can explain is not credited to the action.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._arrays import Matrix, Scaler, numeric_columns
+from prudent.cmr._neural import Problem, choose_network
 from prudent.cmr._outcome import squared_loss
+from prudent.cmr._report import WEAK_F, Strength
 from prudent.cmr._second_stage import SecondStage
 from prudent.nn import FoldPlan, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
 from prudent.nn._crossfit import linear_predictions
@@ -72,6 +79,28 @@ def fit_baseline(
         is_linear, networks = True, fit("y")
         predicted = np.asarray(apply_in_blocks(networks, data["c"]))
     return SecondStage(networks, x_scaler, y_scaler), y_scaler.back(plan.all_parts[0].average(predicted)), is_linear
+
+
+def is_weak(strength: Sequence[Strength]) -> bool:
+    """Whether the instruments hardly move any of the modelled columns."""
+    return bool(strength) and all(part.effective_f < WEAK_F for part in strength)
+
+
+def fit_context(
+    y: Matrix,
+    problem: Problem,
+    plan: FoldPlan,
+    *,
+    network: NetworkSpec | None,
+    config: TrainConfig,
+    seed: int,
+    progress: Progress | None,
+) -> tuple[SecondStage, NetworkSpec, Matrix]:
+    """The regression on the known columns of x, its network, and its prediction of every row out of fold."""
+    context = problem.x[:, problem.known]
+    network = choose_network(network, numeric_columns(context))
+    found, fitted, _ = fit_baseline(y, context, plan, network=network, config=config, seed=seed, progress=progress)
+    return dataclasses.replace(found, columns=tuple(problem.known)), network, fitted
 
 
 def _error(predicted: np.ndarray, y: Matrix, plan: FoldPlan) -> float:

@@ -125,6 +125,7 @@ class DeepIV(NeuralEstimator):
     def _fit(
         self, y: Any, x: Any, c: Any, seed: int, groups: Any, candidates: list[Settings] | None = None
     ) -> "list[SecondStage]":
+        from prudent.cmr._baseline import fit_context, is_weak
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._second_stage import ScoreData, ScoreLoss, SecondStage, check_finite, score_arrays
         from prudent.nn import fit_folds
@@ -158,7 +159,21 @@ class DeepIV(NeuralEstimator):
                 seed=law_seed,
                 progress=progress,
             )
-            part = ScoreData(y, law.nodes.thin(N_NODES), x[:, problem.known])
+            actual = x[law_plan.unseen.rows][:, problem.modelled]
+            strength = strengths(actual, law.expected, law.without_instruments)
+            baseline, baseline_network, left = None, None, y
+            if problem.known and candidates is None and is_weak(strength):
+                baseline, baseline_network, fitted = fit_context(
+                    y,
+                    problem,
+                    law_plan,
+                    network=self.nuisance_network,
+                    config=configs["nuisance"],
+                    seed=law_seed,
+                    progress=progress,
+                )
+                left = y - fitted
+            part = ScoreData(left, law.nodes.thin(N_NODES), x[:, problem.known])
             one_draw = self.draws == 1
             if candidates is not None:
                 split = function_plan.member_splits[0]
@@ -166,7 +181,7 @@ class DeepIV(NeuralEstimator):
                     candidates, problem, part, split, function_seed, progress, one_draw=one_draw
                 )
             network = choose_network(self.network, problem.embedded_in_x)
-            x_scaler, y_scaler = Scaler.for_network(x, network), Scaler.of(y)
+            x_scaler, y_scaler = Scaler.for_network(x, network), Scaler.of(left)
             networks, _, decay = fit_folds(
                 lambda key: network(x.shape[1], y.shape[1], key=key),
                 ScoreLoss(problem.slots, part.nodes.is_exact, part.nodes.paired, one_draw),
@@ -179,19 +194,17 @@ class DeepIV(NeuralEstimator):
                 label="causal function",
             )
         check_finite(networks)
-        self.network_ = network
+        self.network_, self.baseline_, self.baseline_network_ = network, baseline, baseline_network
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = x.shape[1]
         self.weight_decay_ = {"action": law.decays, "function": (decay,)}
-        unseen = law_plan.unseen.rows
-        modelled = x[unseen][:, problem.modelled]
         self.report_ = FitReport(
             n_rows=problem.n_rows,
             n_folds=1,
             outcome_r2=(),
-            modelled_r2=r_squared(modelled, law.expected),
+            modelled_r2=r_squared(actual, law.expected),
             modelled=tuple(problem.modelled),
-            strength=strengths(modelled, law.expected, law.without_instruments),
+            strength=strength,
             moment=None,
             moment_of_mean=moment_of_mean(y, c, problem.groups, seed),
             discrete=tuple(problem.modelled[j] for j in law.discrete),

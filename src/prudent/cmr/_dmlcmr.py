@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, as_matrix, numeric_columns
+from prudent.cmr._arrays import Matrix, Scaler, numeric_columns
 from prudent.cmr._base import MIN_UNITS, MomentError, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.cmr._neural import (
@@ -99,9 +99,11 @@ class DMLCMR(NeuralEstimator):
     train, function_train : TrainConfig, optional
         Training of the nuisances and of f. By default steps and batch come from :class:`Defaults` and the weight
         decay of the nuisances from a pilot on held-out loss.
-    start : {"zero", "regression"}, optional
+    start : {"zero", "regression", "context"}, optional
         "regression" solves for the correction of a plain regression of y on x. It pays where x says more about y than
-        c does, as in proximal and imitation learning, which have it by default; otherwise the default is "zero".
+        c does, as in proximal and imitation learning, which have it by default. "context" solves for the correction of
+        a regression on the columns of x that are in c: no effect of an action, unless the instruments ask for one.
+        Otherwise the default is "context" where the instruments are weak (F below 10), and else "zero".
     outcome : {"fitted", "observed"}, optional
         Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
         noise, but no error of a fit. With "observed" s is not fitted. Imitation chooses; otherwise the default is
@@ -167,7 +169,7 @@ class DMLCMR(NeuralEstimator):
     def _fit(
         self, y: Any, x: Any, c: Any, seed: int, groups: Any, candidates: list[Settings] | None = None
     ) -> "list[SecondStage]":
-        from prudent.cmr._baseline import fit_baseline
+        from prudent.cmr._baseline import fit_baseline, fit_context, is_weak
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._outcome import fit_outcome, observed_outcome
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
@@ -228,6 +230,17 @@ class DMLCMR(NeuralEstimator):
                 progress=progress,
             )
             baseline, is_linear, y, outcome = target_job.result()
+            baseline_network = network if baseline is not None else None
+            actual = x[plan.unseen.rows][:, modelled]
+            strength = strengths(actual, law.expected, law.without_instruments)
+            outcome_r2 = () if self.outcome == "observed" else r_squared(y[plan.unseen.rows], outcome.unseen)
+            from_context = self.start == "context" or (self.start is None and is_weak(strength))
+            if from_context and problem.known and candidates is None:
+                baseline, baseline_network, fitted = fit_context(
+                    y, problem, plan, network=self.nuisance_network, config=train, seed=seeds[0], progress=progress
+                )
+                # What is known given C goes out of the expectation.
+                y, outcome = y - fitted, outcome.less(fitted, plan)
             parts = [
                 ScoreData(s, nodes, x[part.rows][:, problem.known])
                 for s, nodes, part in zip(
@@ -237,7 +250,7 @@ class DMLCMR(NeuralEstimator):
             if candidates is not None:
                 everything = np.arange(len(x)), np.empty(0, dtype=int)
                 return self._candidate_functions(candidates, problem, parts[0], everything, seeds[2], progress)
-            self.network_, self.baseline_ = network, baseline
+            self.network_, self.baseline_, self.baseline_network_ = network, baseline, baseline_network
             self.function_, audits = fit_second_stage(
                 parts,
                 problem.slots,
@@ -254,14 +267,13 @@ class DMLCMR(NeuralEstimator):
             )
         self.n_columns_ = x.shape[1]
         audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
-        unseen = plan.unseen.rows
         self.report_ = NeuralReport(
             n_rows=len(x),
             n_folds=self.n_folds,
-            outcome_r2=() if self.outcome == "observed" else r_squared(y[unseen], outcome.unseen),
-            modelled_r2=r_squared(x[unseen][:, modelled], law.expected),
+            outcome_r2=outcome_r2,
+            modelled_r2=r_squared(actual, law.expected),
             modelled=tuple(modelled),
-            strength=strengths(x[unseen][:, modelled], law.expected, law.without_instruments),
+            strength=strength,
             moment=_audited_moment(audited, c, groups, seed),
             moment_of_mean=moment_of_mean(observed, c, groups, seed),
             weight_decay={"outcome": outcome.decays, "action": law.decays},
@@ -269,30 +281,6 @@ class DMLCMR(NeuralEstimator):
             settings=defaults,
         )
         return []
-
-    def predict(self, x: Any) -> np.ndarray:
-        """f(x), shape (n, outcomes), in the units of y."""
-        correction = super().predict(x)
-        return correction if self.baseline_ is None else self.baseline_.predict(as_matrix("x", x)) + correction
-
-    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
-        from prudent.cmr._second_stage import function_to_arrays
-
-        record, arrays = super().to_state()
-        if self.baseline_ is not None:
-            arrays |= {f"baseline.{name}": array for name, array in function_to_arrays(self.baseline_).items()}
-        return record, arrays
-
-    @classmethod
-    def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
-        """Rebuild a fitted estimator; it predicts, but its nuisances and training report are not kept."""
-        from prudent.cmr._second_stage import function_from_arrays
-
-        model = super().from_state(record, arrays)
-        first = {k.removeprefix("baseline."): v for k, v in arrays.items() if k.startswith("baseline.")}
-        model.baseline_ = function_from_arrays(model.network_, model.n_columns_, first) if first else None
-        return model
 
     def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":
         """Training of the nuisances and of f, as given or by rule."""
@@ -323,7 +311,7 @@ class DMLCMR(NeuralEstimator):
 
     def _check_choices(self) -> None:
         for name, allowed in (
-            ("start", (None, "zero", "regression")),
+            ("start", (None, "zero", "regression", "context")),
             ("outcome", (None, "fitted", "observed")),
             ("draws", (1, 2)),
         ):

@@ -91,11 +91,14 @@ def single_fold_plan(problem: Problem, n_members: int, rng: np.random.Generator)
 class NeuralEstimator(MomentEstimator):
     """A moment estimator whose f is an ensemble of networks.
 
-    ``fit`` sets ``function_`` (the ensemble), ``network_`` (its specification) and ``n_columns_``.
+    ``fit`` sets ``function_`` (the ensemble), ``network_`` (its specification) and ``n_columns_``; where f is learnt as
+    the correction of a regression, also ``baseline_`` and ``baseline_network_``.
     """
 
     function_: "SecondStage"
     network_: Any
+    baseline_: "SecondStage | None" = None
+    baseline_network_: Any = None
     n_columns_: int
     discrete: Any
     n_components: int | None
@@ -108,7 +111,9 @@ class NeuralEstimator(MomentEstimator):
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""
         self._check_fitted("function_")
-        return self.function_.predict(as_matrix("x", x, n_columns=self.n_columns_))
+        x = as_matrix("x", x, n_columns=self.n_columns_)
+        found = self.function_.predict(x)
+        return found if self.baseline_ is None else self.baseline_.predict(x) + found
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
@@ -122,7 +127,11 @@ class NeuralEstimator(MomentEstimator):
             "network": spec_to_json(self.network_),
             "n_columns": self.n_columns_,
         }
-        return record, function_to_arrays(self.function_)
+        arrays = function_to_arrays(self.function_)
+        if self.baseline_ is not None:
+            record["baseline_network"] = spec_to_json(self.baseline_network_)
+            arrays |= {f"baseline.{name}": array for name, array in function_to_arrays(self.baseline_).items()}
+        return record, arrays
 
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
@@ -134,6 +143,10 @@ class NeuralEstimator(MomentEstimator):
         model.network_ = spec_from_json(record["network"])
         model.n_columns_ = int(record["n_columns"])
         model.function_ = function_from_arrays(model.network_, model.n_columns_, arrays)
+        if "baseline_network" in record:
+            first = {k.removeprefix("baseline."): v for k, v in arrays.items() if k.startswith("baseline.")}
+            model.baseline_network_ = spec_from_json(record["baseline_network"])
+            model.baseline_ = function_from_arrays(model.baseline_network_, model.n_columns_, first)
         return model
 
     @abc.abstractmethod

@@ -24,6 +24,11 @@ class OutcomeFit:
     unseen: Matrix
     decays: tuple[float, ...]
 
+    def less(self, known: Matrix, plan: FoldPlan) -> "OutcomeFit":
+        """The fit of the outcome less a part of it (n, outcomes) that is known given c."""
+        audit = (a - known[part.rows] for a, part in zip(self.audit, plan.all_parts[1:], strict=True))
+        return OutcomeFit(self.prediction - known, tuple(audit), self.unseen - known[plan.unseen.rows], self.decays)
+
 
 def squared_loss(network, batch, key):
     """Squared error, summed over outcomes."""

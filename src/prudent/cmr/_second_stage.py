@@ -37,14 +37,19 @@ NODES_PER_SET = 2
 
 @dataclasses.dataclass(frozen=True)
 class SecondStage:
-    """An ensemble of functions with the scales of their inputs and outputs; ``predict`` averages its members."""
+    """An ensemble of functions with the scales of their inputs and outputs; ``predict`` averages its members.
+
+    ``columns`` are those of x that it sees; None: all.
+    """
 
     networks: Any
     x_scaler: Scaler
     y_scaler: Scaler
+    columns: tuple[int, ...] | None = None
 
     def predict(self, x: Matrix) -> np.ndarray:
         """f(x) in the units of the outcome, (n, outcomes)."""
+        x = x if self.columns is None else x[:, list(self.columns)]
         # A policy asks for a few rows at a time: a block of thousands would be padding.
         block = 64 if len(x) <= 64 else 4096
         return self.y_scaler.back(apply_in_blocks(self.networks, self.x_scaler.forward(x), block).mean(axis=0))
@@ -267,13 +272,15 @@ def function_to_arrays(function: SecondStage) -> dict[str, np.ndarray]:
     arrays = {f"function.{number:03d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
     for name, scaler in (("x", function.x_scaler), ("y", function.y_scaler)):
         arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
-    return arrays
+    return arrays if function.columns is None else arrays | {"columns": np.array(function.columns)}
 
 
 def function_from_arrays(network: NetworkSpec, n_columns: int, arrays: dict[str, np.ndarray]) -> SecondStage:
     """The function whose arrays :func:`function_to_arrays` made."""
     x_scaler, y_scaler = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in ("x", "y"))
     saved = [arrays[name] for name in sorted(arrays) if name.startswith("function.")]
+    columns = tuple(int(j) for j in arrays["columns"]) if "columns" in arrays else None
+    n_columns = n_columns if columns is None else len(columns)
     skeleton = stack_networks(
         lambda key: network(n_columns, len(y_scaler.mean), key=key), len(saved[0]) if saved else 1, jax.random.key(0)
     )
@@ -281,4 +288,4 @@ def function_from_arrays(network: NetworkSpec, n_columns: int, arrays: dict[str,
     if [leaf.shape for leaf in leaves] != [array.shape for array in saved]:
         raise ValueError(f"weights of {len(saved)} arrays do not fit the network, which has {len(leaves)}")
     filled = jax.tree.unflatten(tree, [jnp.asarray(array) for array in saved])
-    return SecondStage(eqx.combine(filled, skeleton), x_scaler, y_scaler)
+    return SecondStage(eqx.combine(filled, skeleton), x_scaler, y_scaler, columns)
