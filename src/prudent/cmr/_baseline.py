@@ -98,9 +98,9 @@ def fit_context(
 ) -> tuple[SecondStage, NetworkSpec, Matrix]:
     """The regression on the known columns of x, its network, and its prediction of every row out of fold."""
     context = problem.x[:, problem.known]
-    network = choose_network(network, numeric_columns(context))
-    found, fitted, _ = fit_baseline(y, context, plan, network=network, config=config, seed=seed, progress=progress)
-    return dataclasses.replace(found, columns=tuple(problem.known)), network, fitted
+    chosen: NetworkSpec = choose_network(network, numeric_columns(context))
+    found, fitted, _ = fit_baseline(y, context, plan, network=chosen, config=config, seed=seed, progress=progress)
+    return dataclasses.replace(found, columns=tuple(problem.known)), chosen, fitted
 
 
 def _error(predicted: np.ndarray, y: Matrix, plan: FoldPlan) -> float:
