@@ -140,8 +140,9 @@ def test_truth_of_a_design_is_averaged_over_the_contexts_of_the_picture(model, d
     np.testing.assert_allclose(sine[-1].get_ydata(), np.sin(sine[0].get_xdata()))
     with pytest.raises(DataError, match="finite"):
         model.plot_effect(truth=lambda action: float("nan"))
-    with pytest.raises(DataError, match="one number for each of 1 outcomes, got 2"):
-        model.plot_effect(truth=lambda action: [action, -action])
+    # A truth may give several values of one action, to be averaged.
+    several = model.plot_effect(truth=lambda action: [action, 3 * action]).get_lines()
+    np.testing.assert_allclose(several[-1].get_ydata(), 2 * np.asarray(several[0].get_xdata()))
 
 
 def test_each_of_two_outcomes_has_its_own_truth(design):

@@ -61,11 +61,12 @@ def plot_rollout(
             obs, reward, _, _, info = batch.step(action)
             rewards.append(reward[0])
         ax.plot(wanted, color="black", linewidth=1, label="expert, at these states")
-        ax.plot(taken, color="tab:blue", linewidth=1.2, label=name)
+        ax.plot(taken, color="tab:blue", linewidth=1.2, label="policy")
         ax.set_ylabel(f"action {column}")
         ax.set_title(name, loc="left", fontsize=10)
         axes[-1].plot(np.cumsum(rewards), linewidth=1.2, label=name)
-    axes[0].legend(fontsize=8, loc="upper right")
+    # Above the axes: the curves fill them.
+    axes[0].legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
     axes[-1].set(xlabel="step", ylabel="total reward")
     axes[-1].legend(fontsize=8)
     return fig

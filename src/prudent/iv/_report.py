@@ -104,12 +104,10 @@ def _true_effect(model: "IVRegression", truth: Any, actions: list[Any], context:
 
     def average(action: Any) -> np.ndarray:
         found = np.asarray(value(action) if contexts is None else value(np.full(len(contexts), action), contexts))
-        rows = 1 if contexts is None or found.ndim == 0 else len(found)
-        return found.reshape(rows, -1).mean(axis=0)
+        has_columns = n_outcomes > 1 and found.ndim > takes_context and found.shape[-1] == n_outcomes
+        return found.reshape(-1, n_outcomes if has_columns else 1).mean(axis=0)
 
     lines = np.array([average(action) for action in actions], dtype=float)
-    if lines.shape[1] not in (1, n_outcomes):
-        raise DataError(f"truth must give one number for each of {n_outcomes} outcomes, got {lines.shape[1]}.")
     if not np.isfinite(lines).all():
         raise DataError("truth must give finite numbers for every action that is drawn, got NaN or infinity.")
     return lines
