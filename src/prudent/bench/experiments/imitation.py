@@ -195,8 +195,7 @@ def _ticket_pricing(version: int, title: str, protocol: str, references: tuple[R
         run_cell="prudent.bench.experiments.imitation:run_cell",
         methods=_methods(seconds=85, quick_seconds=30, estimators=("DFIV", "DeepGMM") if version == 0 else ()),
         grid={"k": _HORIZONS},
-        # In the closed loop no imitator helps, whatever the seed.
-        runs=10 if version == 0 else 5,
+        runs=10,
         budget={**_BUDGET, "env": f"TicketPricing-v{version}", "relative": [], "policy_states": None},
         # In a closed loop the best policy without history is not known.
         metrics=(*_METRICS, Metric(name="best_history_free_mse", label="MSE of E[pi_E | s]"))
