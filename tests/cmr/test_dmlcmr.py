@@ -343,3 +343,44 @@ def test_strong_instruments_and_no_context_start_from_zero(quick_estimator):
     assert strong.baseline_ is None
     alone = quick_estimator().fit(noise, noise, z, seed=0)
     assert alone.baseline_ is None
+
+
+def test_a_tested_regression_is_kept_where_nothing_speaks_against_it(quick_estimator):
+    design = datasets.make_linear_gaussian(600, seed=1, confounding=0.0)
+    y, x, c = problem(design)
+    kept = quick_estimator(start="tested").fit(y, x, c, seed=0)
+    assert kept.report_.correction == "not needed"
+    assert kept.report_.moment.value <= kept.report_.moment.standard_error
+    again = DMLCMR.from_state(*kept.to_state())
+    np.testing.assert_array_equal(again.predict(x), kept.predict(x))
+    far = kept.predict(1e3 * x)
+    assert y.min() - np.ptp(y) / 2 <= far.min() <= far.max() <= y.max() + np.ptp(y) / 2
+    np.testing.assert_array_equal(again.predict(1e3 * x), far)
+
+
+def test_a_tested_regression_is_corrected_where_its_moment_is_not_zero(quick_estimator):
+    y, x, c = problem(datasets.make_linear_gaussian(600, seed=1, confounding=2.0))
+    tested, always = (quick_estimator(start=start).fit(y, x, c, seed=0) for start in ("tested", "regression"))
+    assert tested.report_.correction == "made"
+    np.testing.assert_array_equal(tested.predict(x), always.predict(x))
+
+
+def test_a_correction_that_runs_off_is_left_out(quick_estimator):
+    y, x, c = problem(datasets.make_linear_gaussian(600, seed=1, confounding=2.0))
+    wild = TrainConfig(learning_rate=100.0, weight_decay=0.0, max_steps=100, evaluate_every=50)
+    with pytest.warns(UserWarning, match="diverged and is left out"):
+        model = quick_estimator(start="tested", function_train=wild).fit(y, x, c, seed=0)
+    assert model.report_.correction == "diverged"
+    assert model.predict(x).std() < 2 * y.std()
+
+
+def test_a_constant_outcome_does_not_count_as_diverged(quick_estimator):
+    y, x, c = problem(datasets.make_linear_gaussian(600, seed=1, confounding=2.0))
+    y = np.hstack([y, np.zeros_like(y)])
+    model = quick_estimator(start="tested").fit(y, x, c, seed=0)
+    assert model.report_.correction == "made"
+
+
+def test_one_fold_is_not_tested(quick_estimator):
+    y, x, c = problem(datasets.make_linear_gaussian(200, seed=1, confounding=0.0))
+    assert quick_estimator(start="tested", n_folds=1).fit(y, x, c, seed=0).report_.correction == "made"

@@ -128,8 +128,10 @@ def fit(
         report = model.estimator_.report_
         forces = [part.effective_f for part in report.strength if not math.isnan(part.effective_f)]
         rows.append(["weakest instrument, effective F (weak: below 10)", min(forces, default=float("nan"))])
+        rows.append(["correction of cloning (not needed: the history hardly speaks against it)", report.correction])
         moment = "-" if report.moment is None else str(report.moment)
-        rows.append(["squared moment, audited folds (good: about 0 or below)", moment])
+        where = "audited folds" if report.correction == "made" else "out of fold"
+        rows.append([f"squared moment, {where} (good: about 0 or below)", moment])
         rows.append(["the same of a constant action, all rows", str(report.moment_of_mean)])
     title = method if noise_horizon is None else f"{method}, k = {k}"
     show(title, ["what", "value"], rows, as_json=as_json)

@@ -44,9 +44,10 @@ def fit_baseline(
     config: TrainConfig,
     seed: int,
     progress: Progress | None,
+    bounds: np.ndarray | None = None,
 ) -> tuple[SecondStage, Matrix, bool]:
     """The regression (its networks of all folds averaged), its prediction of every row out of fold, and whether a
-    linear regression would do as well.
+    linear regression would do as well. Predictions are held between ``bounds`` (2, outcomes), if there are any.
 
     Then its networks start there, and otherwise at nothing: a network that started at the linear regression would carry
     its trend on beyond the data, and one that did not would bend the ends of a straight line.
@@ -78,7 +79,19 @@ def fit_baseline(
     if not is_linear and _error(straight, data["y"], plan) <= LINEAR_MARGIN * _error(predicted, data["y"], plan):
         is_linear, networks = True, fit("y")
         predicted = np.asarray(apply_in_blocks(networks, data["c"]))
-    return SecondStage(networks, x_scaler, y_scaler), y_scaler.back(plan.all_parts[0].average(predicted)), is_linear
+    fitted = y_scaler.back(plan.all_parts[0].average(predicted))
+    fitted = fitted if bounds is None else np.clip(fitted, *bounds)
+    return SecondStage(networks, x_scaler, y_scaler, bounds=bounds), fitted, is_linear
+
+
+def widened_range(y: Matrix) -> np.ndarray:
+    """Twice the range of every outcome, (2, outcomes): farther out a prediction is nonsense.
+
+    To a group of rows unlike all others a regression extrapolates, out of fold, and what it leaves of their outcomes
+    would be all that the correction learns from.
+    """
+    low, high = y.min(axis=0), y.max(axis=0)
+    return np.stack([low - (high - low) / 2, high + (high - low) / 2])
 
 
 def is_weak(strength: Sequence[Strength]) -> bool:

@@ -6,6 +6,7 @@ nuisances once on all rows (CE-DML-CMR).
 """
 
 import dataclasses
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +25,7 @@ from prudent.cmr._neural import (
     discrete_positions,
     read_problem,
 )
-from prudent.cmr._report import FitReport, moment_of_mean, r_squared, strengths
+from prudent.cmr._report import MAX_SPREAD, FitReport, measure_moment, moment_of_mean, r_squared, strengths
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
@@ -70,9 +71,12 @@ class NeuralReport(FitReport):
     nuisances that have not seen it (the fold's own, used on the rows they were trained on); None with one fold, or
     with fewer than four units a fold. It speaks of that fit, which is a little worse than the one that is returned.
     With ``start="regression"`` the outcome of which ``outcome_r2`` speaks is what the regression leaves, and the moment
-    leaks a little: the regressions of other folds have seen the audited rows.
+    leaks a little: the regressions of other folds have seen the audited rows. ``correction``, with
+    ``start="tested"``, says whether the regression was corrected: "made", "not needed" or "diverged". Where it was not,
+    ``moment`` is that of the regression, out of fold on all rows.
     """
 
+    correction: str | None
     weight_decay: dict[str, tuple[float, ...]]
     settings: Defaults
 
@@ -99,11 +103,14 @@ class DMLCMR(NeuralEstimator):
     train, function_train : TrainConfig, optional
         Training of the nuisances and of f. By default steps and batch come from :class:`Defaults` and the weight
         decay of the nuisances from a pilot on held-out loss.
-    start : {"zero", "regression", "context"}, optional
+    start : {"zero", "regression", "tested", "context"}, optional
         "regression" solves for the correction of a plain regression of y on x. It pays where x says more about y than
-        c does, as in proximal and imitation learning, which have it by default. "context" solves for the correction of
-        a regression on the columns of x that are in c: no effect of an action, unless the instruments ask for one.
-        Otherwise the default is "context" where the instruments are weak (F below 10), and else "zero".
+        c does, as in proximal learning, which has it by default. "tested" does the same unless the moment of the
+        regression is not above zero by a standard error: then f is the regression. (With one fold, and with fewer than
+        four groups, there is no such test.) Its predictions are held within twice the range of y. Imitation has it by
+        default. "context" solves for the correction of a regression on the columns of x that
+        are in c: no effect of an action, unless the instruments ask for one. Otherwise the default is "context" where
+        the instruments are weak (F below 10), and else "zero".
     outcome : {"fitted", "observed"}, optional
         Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
         noise, but no error of a fit. With "observed" s is not fitted. Imitation chooses; otherwise the default is
@@ -169,7 +176,7 @@ class DMLCMR(NeuralEstimator):
     def _fit(
         self, y: Any, x: Any, c: Any, seed: int, groups: Any, candidates: list[Settings] | None = None
     ) -> "list[SecondStage]":
-        from prudent.cmr._baseline import fit_baseline, fit_context, is_weak
+        from prudent.cmr._baseline import fit_baseline, fit_context, is_weak, widened_range
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._outcome import fit_outcome, observed_outcome
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
@@ -192,16 +199,27 @@ class DMLCMR(NeuralEstimator):
         discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
         network, observed = choose_network(self.network, problem.embedded_in_x), y
         # Candidates are compared without it: they differ in what they learn, not in where they start.
-        first = int(rng.integers(2**31 - 2)) if self.start == "regression" and candidates is None else None
+        has_first = self.start in ("regression", "tested") and candidates is None
+        first = int(rng.integers(2**31 - 2)) if has_first else None
 
-        def fit_target() -> "tuple[SecondStage | None, bool, Matrix, Any]":
-            """The regression to start from (and whether it is linear), what it leaves of y, and the fit of that."""
-            baseline, is_linear, left = None, False, y
+        def fit_target() -> "tuple[SecondStage | None, bool, Matrix, Any, MomentError | None]":
+            """The regression to start from (and whether it is linear), what it leaves of y, the fit of that, and the
+            moment of the regression, if it is to be tested."""
+            baseline, is_linear, left, moment = None, False, y, None
             if first is not None:
                 baseline, fitted, is_linear = fit_baseline(
-                    y, x, plan, network=network, config=train, seed=first, progress=progress
+                    y,
+                    x,
+                    plan,
+                    network=network,
+                    config=train,
+                    seed=first,
+                    progress=progress,
+                    bounds=widened_range(y) if self.start == "tested" else None,
                 )
                 left = y - fitted
+                if self.start == "tested" and self.n_folds > 1:
+                    moment = measure_moment(left, c, groups, seed)
             outcome = (observed_outcome if self.outcome == "observed" else fit_outcome)(
                 left,
                 c,
@@ -214,7 +232,7 @@ class DMLCMR(NeuralEstimator):
                 seed=seeds[0],
                 progress=progress,
             )
-            return baseline, is_linear, left, outcome
+            return baseline, is_linear, left, outcome, moment
 
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
             # The law has nothing to do with the outcome, and one compiled program keeps about one core busy.
@@ -229,7 +247,10 @@ class DMLCMR(NeuralEstimator):
                 seed=seeds[1],
                 progress=progress,
             )
-            baseline, is_linear, y, outcome = target_job.result()
+            baseline, is_linear, y, outcome, moment = target_job.result()
+            # Where there is nothing to find the measure is below zero, by what the search for it costs.
+            is_plain = moment is not None and moment.value <= moment.standard_error
+            correction = None if self.start != "tested" else "not needed" if is_plain else "made"
             baseline_network = network if baseline is not None else None
             actual = x[plan.unseen.rows][:, modelled]
             strength = strengths(actual, law.expected, law.without_instruments)
@@ -250,23 +271,36 @@ class DMLCMR(NeuralEstimator):
             if candidates is not None:
                 everything = np.arange(len(x)), np.empty(0, dtype=int)
                 return self._candidate_functions(candidates, problem, parts[0], everything, seeds[2], progress)
-            self.network_, self.baseline_, self.baseline_network_ = network, baseline, baseline_network
-            self.function_, audits = fit_second_stage(
-                parts,
-                problem.slots,
-                x,
-                y,
-                self.network_,
-                function_train,
-                n_functions=self.n_functions,
-                seed=seeds[2],
-                progress=progress,
-                one_draw=self.draws == 1,
-                # What confounding does to a straight line is straight, too.
-                linear_rows=[part.rows for part in plan.all_parts] if is_linear else None,
-            )
+            function: Any = baseline
+            if not is_plain:
+                function, audits = fit_second_stage(
+                    parts,
+                    problem.slots,
+                    x,
+                    y,
+                    network,
+                    function_train,
+                    n_functions=self.n_functions,
+                    seed=seeds[2],
+                    progress=progress,
+                    one_draw=self.draws == 1,
+                    # What confounding does to a straight line is straight, too.
+                    linear_rows=[part.rows for part in plan.all_parts] if is_linear else None,
+                )
+                audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
+                if self.start == "tested" and _has_run_off(function.predict(x), y):
+                    warnings.warn(
+                        "the correction of the plain regression diverged and is left out, although something speaks "
+                        f"against the regression: it varies more than {MAX_SPREAD:g} times as much as what it is to "
+                        "explain. Are some rows or groups unlike all others?",
+                        stacklevel=3,
+                    )
+                    function, is_plain, correction = baseline, True, "diverged"
+                else:
+                    moment = _audited_moment(audited, c, groups, seed)
+        self.network_, self.function_ = network, function
+        self.baseline_, self.baseline_network_ = (None, None) if is_plain else (baseline, baseline_network)
         self.n_columns_ = x.shape[1]
-        audited = [(rows, y[rows] - f.predict(x[rows])) for rows, f in zip(plan.folds, audits, strict=False)]
         self.report_ = NeuralReport(
             n_rows=len(x),
             n_folds=self.n_folds,
@@ -274,8 +308,9 @@ class DMLCMR(NeuralEstimator):
             modelled_r2=r_squared(actual, law.expected),
             modelled=tuple(modelled),
             strength=strength,
-            moment=_audited_moment(audited, c, groups, seed),
+            moment=moment,
             moment_of_mean=moment_of_mean(observed, c, groups, seed),
+            correction=correction,
             weight_decay={"outcome": outcome.decays, "action": law.decays},
             discrete=tuple(modelled[j] for j in law.discrete),
             settings=defaults,
@@ -311,7 +346,7 @@ class DMLCMR(NeuralEstimator):
 
     def _check_choices(self) -> None:
         for name, allowed in (
-            ("start", (None, "zero", "regression", "context")),
+            ("start", (None, "zero", "regression", "tested", "context")),
             ("outcome", (None, "fitted", "observed")),
             ("draws", (1, 2)),
         ):
@@ -334,6 +369,12 @@ class DMLCMR(NeuralEstimator):
         for fold in range(len(folds)):
             plan.member_splits.extend(held_out_splits(plan.training_rows(fold), n_repeats, rng, groups))
         return plan
+
+
+def _has_run_off(f: Matrix, y: Matrix) -> bool:
+    """Whether a correction varies much more than the residuals ``y`` that it is to explain in the mean."""
+    varies = np.ptp(y, axis=0) > 0
+    return not np.all(f[:, varies].std(axis=0) <= MAX_SPREAD * y[:, varies].std(axis=0))
 
 
 def _audited_moment(

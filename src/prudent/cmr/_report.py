@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 # Stock and Yogo's rule of thumb: instruments with a smaller effective F are weak.
 WEAK_F = 10.0
-# f is of the order of the outcome's mean; with weak instruments it may vary more, but beyond so many times as much it
-# has run off.
+# f is of the order of the outcome's mean, and a correction of that of the residuals; with weak instruments it may vary
+# more, but beyond so many times as much it has run off.
 MAX_SPREAD = 5.0
 
 
@@ -65,9 +65,14 @@ def facts_of_atoms(
 
 def moment_of_mean(y: Matrix, c: Matrix, groups: np.ndarray | None, seed: int) -> MomentError | None:
     """Moment error of a constant: what there is to explain. None where there are too few units to measure it."""
+    return measure_moment(y - y.mean(axis=0), c, groups, seed)
+
+
+def measure_moment(residual: Matrix, c: Matrix, groups: np.ndarray | None, seed: int) -> MomentError | None:
+    """Moment error of residuals; None where there are too few units to measure it."""
     if groups is not None and len(np.unique(groups)) < MIN_UNITS:
         return None
-    return residual_moment(y - y.mean(axis=0), c, seed=seed, groups=groups)
+    return residual_moment(residual, c, seed=seed, groups=groups)
 
 
 def strengths(actual: Matrix, predicted: Matrix, without: np.ndarray) -> tuple[Strength, ...]:

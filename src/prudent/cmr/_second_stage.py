@@ -39,20 +39,23 @@ NODES_PER_SET = 2
 class SecondStage:
     """An ensemble of functions with the scales of their inputs and outputs; ``predict`` averages its members.
 
-    ``columns`` are those of x that it sees; None: all.
+    ``columns`` are those of x that it sees; None: all. ``bounds`` (2, outcomes) are the values that a prediction is
+    held between, if there are any.
     """
 
     networks: Any
     x_scaler: Scaler
     y_scaler: Scaler
     columns: tuple[int, ...] | None = None
+    bounds: np.ndarray | None = None
 
     def predict(self, x: Matrix) -> np.ndarray:
         """f(x) in the units of the outcome, (n, outcomes)."""
         x = x if self.columns is None else x[:, list(self.columns)]
         # A policy asks for a few rows at a time: a block of thousands would be padding.
         block = 64 if len(x) <= 64 else 4096
-        return self.y_scaler.back(apply_in_blocks(self.networks, self.x_scaler.forward(x), block).mean(axis=0))
+        found = self.y_scaler.back(apply_in_blocks(self.networks, self.x_scaler.forward(x), block).mean(axis=0))
+        return found if self.bounds is None else np.clip(found, *self.bounds)
 
 
 def function_values(network, modelled: jax.Array, known: jax.Array, slots: tuple, key) -> jax.Array:
@@ -272,7 +275,11 @@ def function_to_arrays(function: SecondStage) -> dict[str, np.ndarray]:
     arrays = {f"function.{number:03d}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
     for name, scaler in (("x", function.x_scaler), ("y", function.y_scaler)):
         arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
-    return arrays if function.columns is None else arrays | {"columns": np.array(function.columns)}
+    if function.columns is not None:
+        arrays["columns"] = np.array(function.columns)
+    if function.bounds is not None:
+        arrays["bounds"] = function.bounds
+    return arrays
 
 
 def function_from_arrays(network: NetworkSpec, n_columns: int, arrays: dict[str, np.ndarray]) -> SecondStage:
@@ -288,4 +295,4 @@ def function_from_arrays(network: NetworkSpec, n_columns: int, arrays: dict[str,
     if [leaf.shape for leaf in leaves] != [array.shape for array in saved]:
         raise ValueError(f"weights of {len(saved)} arrays do not fit the network, which has {len(leaves)}")
     filled = jax.tree.unflatten(tree, [jnp.asarray(array) for array in saved])
-    return SecondStage(eqx.combine(filled, skeleton), x_scaler, y_scaler, columns)
+    return SecondStage(eqx.combine(filled, skeleton), x_scaler, y_scaler, columns, arrays.get("bounds"))

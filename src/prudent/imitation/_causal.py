@@ -48,9 +48,10 @@ class CausalImitation(Imitator):
     ----------
     estimator : MomentEstimator, default=DMLCMR(n_folds=10)
         How the moment restriction is solved; with DMLCMR this is DML-IL. Whole episodes go to one fold. What a DMLCMR
-        leaves open is filled in for demonstrations: it corrects cloning (``start="regression"``), the recorded action
-        itself is matched (``outcome="observed"``) where the older history explains a quarter of it, ten networks in all
-        model the roll-outs, training is brief.
+        leaves open is filled in for demonstrations: it corrects cloning, unless nothing speaks against that
+        (``start="tested"``; ``estimator_.report_.correction`` tells), the recorded action itself is matched
+        (``outcome="observed"``) where the older history explains a quarter of it, ten networks in all model the
+        roll-outs, training is brief.
     noise_horizon : int
         Number of steps k over which the hidden noise is correlated; an upper bound does, at a cost in strength.
     policy_states : int, optional
@@ -197,7 +198,8 @@ def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable
     """What imitation prefers where the user leaves it open.
 
     The moment ties the policy down only where the older history moves the state. Elsewhere something has to be
-    preferred, and cloning, corrected as far as the moment asks for it, is a better guess than nothing.
+    preferred, and cloning, corrected as far as the moment asks for it, is a better guess than nothing. Where it asks
+    for nothing, a correction would be noise.
 
     Where the older history explains much of the action, the action itself is matched: its mean given c, the policy
     after some steps of the dynamics, is harder to learn than the policy. Where it explains little, the noise would
@@ -208,7 +210,7 @@ def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable
     nuisance, function = rule["nuisance"], rule["function"]
     steps = min(nuisance.max_steps, MAX_STEPS)
     defaults = {
-        "start": lambda: "regression",
+        "start": lambda: "tested",
         "network": lambda: default_network(n_columns),
         "outcome": lambda: "observed" if explained() > OBSERVED_R2 else "fitted",
         "n_repeats": lambda: -(-10 // estimator.n_folds),
