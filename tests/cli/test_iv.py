@@ -50,6 +50,20 @@ def test_effect_policy_and_diagnose_speak_json(folder):
     assert json.loads(run("iv", "diagnose", model, "--json"))["moment"]["n_rows"] == 300
 
 
+def test_value_shows_policies_with_intervals(folder):
+    given = ["iv", "value", str(folder / "model"), "--contexts", str(folder / "data.csv"), "--json"]
+    best = json.loads(run(*given, "--actions=-1:1"))[0]
+    assert best["a"] == "best"
+    assert best["lower"] < best["value"] < best["upper"]
+    fixed = json.loads(run(*given, "--action=-1,1"))
+    assert [row["a"] for row in fixed] == [-1.0, 1.0]
+    assert best["value"] == pytest.approx(fixed[1]["value"], abs=0.05)
+    gain = json.loads(run(*given, "--action=1", "--baseline=-1", "--level=0.5"))[0]
+    assert gain["value"] == pytest.approx(fixed[1]["value"] - fixed[0]["value"])
+    assert gain["upper"] - gain["lower"] < 1.4 * gain["standard_error"]
+    assert "less that under -1" in run(*given[:-1], "--action=1", "--baseline=-1")
+
+
 FIT = ["--action", "a", "--instrument", "z1", "--out", "{folder}/m", "--outcome"]
 EFFECT = ["iv", "effect", "{folder}/model", "--context"]
 
@@ -63,6 +77,10 @@ EFFECT = ["iv", "effect", "{folder}/model", "--context"]
         ([*EFFECT, "x=0"], "Give actions"),
         ([*EFFECT, "x", "--action", "1"], "Expected name=value"),
         ([*EFFECT, "w=1", "--action", "1"], "Context column 'x' is not in the data"),
+        (["iv", "value", "{folder}/model"], "Name the context"),
+        (["iv", "value", "{folder}/model", "--context", "x=0", "--level", "95"], "between 0 and 1"),
+        (["iv", "value", "{folder}/model", "--context", "x=0", "--baseline", "1,2"], "must be one action"),
+        (["iv", "value", "{folder}/model", "--context", "x=0", "--action", "1", "--minimise"], "leave them out"),
         (["iv", "fit", "{folder}/picture.csv", *FIT, "y"], "cannot be read as CSV|a table needs more"),
         (["iv", "fit", "{folder}/none.csv", *FIT, "y"], "is not a file"),
         (["iv", "fit", "{folder}/data.csv", *FIT, "q"], "Outcome column 'q' is not in the data"),

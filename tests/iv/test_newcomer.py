@@ -114,7 +114,7 @@ def test_outcome_of_a_policy_is_a_number(model, outcome):
 def test_policies_and_truths_must_be_callable(model, design):
     contexts = design.context[:5]
     with pytest.raises(DataError, match="policy must have act"):
-        model.policy_value("best")
+        suboptimality("best", design, contexts, actions=(-1.0, 1.0))
     with pytest.raises(DataError, match="truth must be a Design"):
         suboptimality(model.policy(), 3, contexts, actions=(-1.0, 1.0))
 

@@ -110,7 +110,7 @@ def test_a_contrast_is_over_one_sample_of_proxies(frame, monkeypatch):
 
 
 def test_a_constant_error_of_a_curved_bridge_is_corrected():
-    from prudent.proximal._inference import Correction
+    from prudent.cmr._debias import Correction
 
     data = datasets.make_linear_proximal(500, seed=1)
     x, c = np.hstack([data.treatment, data.outcome_proxy]), np.hstack([data.treatment, data.treatment_proxy])
@@ -127,7 +127,7 @@ def test_a_constant_error_of_a_curved_bridge_is_corrected():
 
 
 def test_outcomes_near_a_treatment_correct_the_bridge_there():
-    from prudent.proximal._inference import Correction
+    from prudent.cmr._debias import Correction
 
     data = datasets.make_linear_proximal(4000, seed=1)
     x, c = np.hstack([data.treatment, data.outcome_proxy]), np.hstack([data.treatment, data.treatment_proxy])
@@ -147,7 +147,7 @@ def test_outcomes_near_a_treatment_correct_the_bridge_there():
 
 @pytest.mark.filterwarnings("ignore:.*outside")
 def test_far_from_all_treatments_many_rows_correct_the_bridge():
-    from prudent.proximal._inference import Correction
+    from prudent.cmr._debias import Correction
 
     data = datasets.make_linear_proximal(500, seed=1)
     x, c = np.hstack([data.treatment, data.outcome_proxy]), np.hstack([data.treatment, data.treatment_proxy])
@@ -196,7 +196,7 @@ def test_standard_errors_change_smoothly_with_the_treatment(model):
 
 
 def test_debiasing_a_slightly_curved_bridge_does_not_explode():
-    from prudent.proximal._inference import Correction
+    from prudent.cmr._debias import Correction
 
     n, errors = 300, []
     for seed in range(30):
@@ -216,7 +216,7 @@ def test_debiasing_a_slightly_curved_bridge_does_not_explode():
 
 @pytest.mark.slow
 def test_intervals_cover_at_the_nominal_rate():
-    from prudent.proximal._inference import Correction
+    from prudent.cmr._debias import Correction
 
     n, runs = 500, 200
     hits = np.zeros(2)

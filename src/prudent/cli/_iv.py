@@ -110,13 +110,8 @@ def policy(
 ) -> None:
     """Best action for one context, or for every row of a table."""
     fitted = _load(model)
-    if context and contexts:
-        raise DataError("Give --context or --contexts, not both.")
-    chosen = fitted.policy(_action_set(actions), minimise=minimise)
-    given: Any = read_table(contexts, min_columns=1) if contexts else (parse_values(context) or None)
-    if given is None and "context" in fitted.roles_:
-        raise DataError(f"Name the context: --context or --contexts with columns {fitted.roles_['context'].names}.")
-    best = chosen.act(given)
+    given = _given(fitted, context, contexts)
+    best = fitted.policy(_action_set(actions), minimise=minimise).act(given)
     warn_outside(fitted.roles_["action"], fitted.action_range_, best)
     rows = [[number, *row] for number, row in enumerate(pair_rows(best, fitted.effect(best, given)))]
     header = ["row", ", ".join(fitted.roles_["action"].names), "effect"]
@@ -124,9 +119,57 @@ def policy(
 
 
 @app.command()
+def value(
+    model: Model,
+    actions: Annotated[str | None, typer.Option(help="What the best policy chooses from: low:high, or 1,2,3.")] = None,
+    action: Annotated[str | None, typer.Option(help="Fixed actions in place of the best policy: 10,12.5.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="A fixed action: show differences to it.")] = None,
+    context: Context = None,
+    contexts: Contexts = None,
+    minimise: Annotated[bool, typer.Option("--minimise", help="Make the outcome small.")] = False,
+    level: Annotated[float, typer.Option(help="Level of the interval.")] = 0.95,
+    as_json: Json = False,
+) -> None:
+    """Mean outcome if the best action, or a fixed one, is taken in these contexts, with an interval."""
+    fitted = _load(model)
+    role = fitted.roles_["action"]
+    if action and (actions or minimise):
+        raise DataError("--actions and --minimise are about the best policy: leave them out with --action.")
+    fixed, below = (
+        parse_list(text, name) if text else [] for text, name in ((action, "action"), (baseline, "baseline"))
+    )
+    if len(below) > 1:
+        raise DataError(f"--baseline must be one action, got {baseline!r}.")
+    if fixed or below:
+        check_single(role, "prudent.load(folder).policy_value(policy, context) in Python")
+    given = _given(fitted, context, contexts)
+    best = None if fixed else fitted.policy(_action_set(actions), minimise=minimise)
+    warn_outside(role, fitted.action_range_, [*below, *(fixed if best is None else best.act(given))])
+    columns = ("value", "standard_error", "lower", "upper", "plug_in")
+    rows = []
+    for name in fixed or ["best"]:
+        tried = name if best is None else best
+        found = fitted.policy_value(tried, given, baseline=below[0] if below else None, level=level)
+        rows.append([name, *(getattr(found, column) for column in columns)])
+    less = f" less that under {baseline}" if baseline else ""
+    title = f"mean {fitted.roles_['outcome'].names[0]} under a policy{less}, {100 * level:g} % interval"
+    show(title, [", ".join(role.names), *columns], rows, as_json=as_json)
+
+
+@app.command()
 def diagnose(model: Model, as_json: Json = False) -> None:
     """Instrument strength, nuisance fit and moment error of a saved model."""
     show_diagnosis(_load(model), as_json)
+
+
+def _given(fitted: "IVRegression", context: str | None, contexts: Path | None) -> Any:
+    """The contexts that the options name; None of a model without."""
+    if context and contexts:
+        raise DataError("Give --context or --contexts, not both.")
+    given: Any = read_table(contexts, min_columns=1) if contexts else (parse_values(context) or None)
+    if given is None and "context" in fitted.roles_:
+        raise DataError(f"Name the context: --context or --contexts with columns {fitted.roles_['context'].names}.")
+    return given
 
 
 def _load(folder: Path) -> "IVRegression":

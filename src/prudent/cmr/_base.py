@@ -73,6 +73,14 @@ class MomentEstimator(BaseEstimator, abc.ABC):
         """:meth:`pairs` of a few thousand others."""
         return all_pairs(self.predict, first, others)
 
+    def terms(self, x: Matrix) -> Matrix:
+        """What the directions in which f may be wrong are made of: columns of x, of a series its functions."""
+        return x
+
+    def instrument_terms(self, c: Matrix) -> Matrix:
+        """As :meth:`terms`, of the conditioning variables."""
+        return c
+
     @abc.abstractmethod
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which ``from_state`` rebuilds the fitted estimator."""

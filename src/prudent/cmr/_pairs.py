@@ -13,12 +13,14 @@ MIN_UNITS = 500
 BLOCK_CELLS = 2_000_000
 
 
+def evenly(rows: Matrix, count: int) -> Matrix:
+    """All rows, or ``count`` of them at even distances."""
+    return rows if len(rows) <= count else rows[np.linspace(0, len(rows) - 1, count).astype(int)]
+
+
 def even_choice(others: Matrix, n_first: int) -> Matrix:
     """All others, or an even choice of them where pairs with ``n_first`` rows would be too many."""
-    count = max(MIN_UNITS, MAX_ROWS // max(n_first, 1))
-    if len(others) <= count:
-        return others
-    return others[np.linspace(0, len(others) - 1, count).astype(int)]
+    return evenly(others, max(MIN_UNITS, MAX_ROWS // max(n_first, 1)))
 
 
 def over_units(

@@ -146,8 +146,8 @@ class TwoStageLeastSquares(MomentEstimator):
             "interactions": self.interactions,
         }
         self.series_ = Series.of(problem.x, **settings)
-        instrument_series = Series.of(problem.c, **settings)
-        basis, outer = self.series_.transform(problem.x), instrument_series.transform(problem.c)
+        self.instrument_series_ = Series.of(problem.c, **settings)
+        basis, outer = self.series_.transform(problem.x), self.instrument_series_.transform(problem.c)
         names, needed = self.series_.terms()
         is_exogenous = np.array([set(columns) <= set(problem.known) for columns in needed], dtype=bool)
         constant = np.ones((len(basis), 1))
@@ -199,7 +199,15 @@ class TwoStageLeastSquares(MomentEstimator):
         """f(x), shape (n, outcomes)."""
         self._check_fitted("coefficients_")
         x = as_matrix("x", x, n_columns=len(self.series_.knots))
-        return self.coefficients_[0] + self.series_.transform(x)[:, self.chosen_] @ self.coefficients_[1:]
+        return self.coefficients_[0] + self.terms(x) @ self.coefficients_[1:]
+
+    def terms(self, x: Matrix) -> Matrix:
+        """The basis functions that f is a combination of, but for the constant."""
+        return self.series_.transform(x)[:, self.chosen_]
+
+    def instrument_terms(self, c: Matrix) -> Matrix:
+        """The basis functions of c that they are projected on."""
+        return self.instrument_series_.transform(c)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function and its report."""

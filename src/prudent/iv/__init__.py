@@ -2,8 +2,9 @@
 
 from prudent.iv._diagnosis import Diagnosis
 from prudent.iv._lcb import KernLCB, LinLCB, NeuraLCB, NeuralLinGreedy, NeuralLinLCB, OfflineBandit
-from prudent.iv._policy import Policy, PolicyValue, Suboptimality, suboptimality
+from prudent.iv._policy import Policy, Suboptimality, suboptimality
 from prudent.iv._regression import WEAK_F, IVRegression
+from prudent.iv._value import PolicyValue
 
 __all__ = [
     "WEAK_F",

@@ -19,24 +19,6 @@ REFINEMENTS = 2
 MAX_NUMBERS = 32_000_000
 
 
-@dataclasses.dataclass(frozen=True)
-class PolicyValue:
-    """Mean estimated outcome under a policy; the standard error is over contexts, not over the estimate of f."""
-
-    value: float
-    standard_error: float
-    n_contexts: int
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> "PolicyValue":
-        """From one value per context."""
-        error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-        return cls(float(values.mean()), error, len(values))
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g} (spread over {self.n_contexts} contexts: standard error {self.standard_error:.2g})"
-
-
 def check_outcome(model: "IVRegression", outcome: Any) -> None:
     """Raise unless ``outcome`` is the number of an outcome."""
     count = model.roles_["outcome"].width
@@ -211,8 +193,9 @@ def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Sub
     _check_chosen(chosen, candidates, is_interval)
     optimum = score(best[:, None, :], contexts)[:, 0]
     reward = score(chosen[:, None], contexts)[:, 0]
-    loss = PolicyValue.of(optimum - reward)
-    return Suboptimality(loss.value, loss.standard_error, float(reward.mean()), float(optimum.mean()), len(contexts))
+    loss = optimum - reward
+    error = float(loss.std(ddof=1) / np.sqrt(len(loss))) if len(loss) > 1 else float("nan")
+    return Suboptimality(float(loss.mean()), error, float(reward.mean()), float(optimum.mean()), len(contexts))
 
 
 def act(policy: Any, contexts: np.ndarray) -> Any:

@@ -12,17 +12,20 @@ import numpy as np
 from sklearn.base import clone
 
 from prudent._roles import Role, check_enough, check_varying, read_groups, read_roles
-from prudent.cmr import DMLCMR, ImageFeatures, MomentEstimator
+from prudent.cmr import DMLCMR, ImageFeatures, MomentEstimator, TwoStageLeastSquares
 from prudent.cmr._arrays import as_matrix, is_discrete
-from prudent.cmr._base import check_seed
+from prudent.cmr._base import MIN_UNITS, check_seed
+from prudent.cmr._debias import MAX_CURVED, Correction, CorrectionSums
 from prudent.cmr._names import check_estimator
 from prudent.cmr._neural import embed_beside_image
-from prudent.cmr._pairs import beside
+from prudent.cmr._pairs import beside, evenly
 from prudent.cmr._report import WEAK_F
+from prudent.cmr._support import Support
 from prudent.cmr._twostage import TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import Diagnosis
-from prudent.iv._policy import Policy, PolicyValue, act, check_outcome
+from prudent.iv._policy import Policy
+from prudent.iv._value import PolicyValue, policy_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +34,8 @@ TITLES = {"outcome": "Outcome", "action": "Action", "instruments": "Instruments"
 REQUIRED = ("outcome", "action", "instruments")
 # Correlation of an instrument with the action beyond which it hardly comes from outside.
 NEARLY_THE_ACTION = 0.999
+# Of many rows so many tell where there are data.
+SUPPORT_ROWS = 10_000
 
 
 class IVRegression:
@@ -86,13 +91,13 @@ class IVRegression:
         check_varying(roles, matrices, REQUIRED)
         _check_instruments(roles, matrices)
         context_matrix = matrices.get("context", np.empty((len(matrices["outcome"]), 0)))
-        self.image_ = None
+        image = None
         if images is not None:
             if not context_matrix.shape[1]:
                 raise RoleError("images describes the last columns of the context, but no context was given.")
-            self.image_ = ImageFeatures.of_last(context_matrix, images)
-            context_matrix = self.image_.replace_last(context_matrix)
-        x = np.hstack([matrices["action"], context_matrix])
+            image = ImageFeatures.of_last(context_matrix, images)
+            context_matrix = image.replace_last(context_matrix)
+        y, x = matrices["outcome"], np.hstack([matrices["action"], context_matrix])
         c = np.hstack([matrices["instruments"], context_matrix])
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
@@ -101,20 +106,39 @@ class IVRegression:
         discrete |= roles["action"].categorical_positions
         if isinstance(getattr(estimator, "discrete", None), str) and estimator.discrete == "auto":
             estimator = estimator.set_params(discrete=tuple(sorted(discrete)))
-        if self.image_ is not None:
-            estimator = embed_beside_image(estimator, x, c, self.image_.n_features, roles["action"].width)
-        self.estimator_ = estimator.fit(matrices["outcome"], x, c, seed=int(self.seed), groups=groups)
-        self.roles_ = roles
-        self.action_range_ = np.stack([matrices["action"].min(axis=0), matrices["action"].max(axis=0)])
+        if image is not None:
+            estimator = embed_beside_image(estimator, x, c, image.n_features, roles["action"].width)
+        estimator = estimator.fit(y, x, c, seed=int(self.seed), groups=groups)
         # What the user says of the columns counts, where the estimator takes it.
-        discrete = set(getattr(getattr(self.estimator_, "report_", None), "discrete", discrete))
-        self.diagnosis_ = Diagnosis.of(self.estimator_, roles, matrices["action"], discrete)
-        report = getattr(self.estimator_, "report_", None)
-        if isinstance(report, TwoStageReport) and self.image_ is None:
+        discrete = set(getattr(getattr(estimator, "report_", None), "discrete", discrete))
+        diagnosis = Diagnosis.of(estimator, roles, matrices["action"], discrete)
+        report = getattr(estimator, "report_", None)
+        if isinstance(report, TwoStageReport) and image is None:
             names = [name for role in ("action", "context") if role in roles for name in roles[role].encoded_names]
-            self.estimator_.report_ = report.with_names(names, roles["outcome"].names)
+            estimator.report_ = report.with_names(names, roles["outcome"].names)
+        correction = None
+        if groups is None or len(np.unique(groups)) >= MIN_UNITS:
+            correction = Correction.of(
+                y,
+                estimator.terms(x),
+                estimator.instrument_terms(c),
+                estimator.predict(x),
+                seed=int(self.seed),
+                groups=groups,
+                n_actions=roles["action"].width,
+                projects=isinstance(estimator, TwoStageLeastSquares),
+            )
+        # Only now: a fit that fails leaves an earlier one as it was.
+        self.estimator_, self.roles_, self.image_, self.diagnosis_ = estimator, roles, image, diagnosis
+        self.action_range_ = np.stack([matrices["action"].min(axis=0), matrices["action"].max(axis=0)])
+        self.sums_ = None if correction is None else correction.in_sums()
         # Kept in memory for averages over observed contexts; never written to disk with the model.
-        self.context_, self.action_ = context_matrix, matrices["action"]
+        self.context_, self.action_, self.correction_, self.support_ = (
+            context_matrix,
+            matrices["action"],
+            correction,
+            None,
+        )
         if self.diagnosis_.weakest_f is not None and self.diagnosis_.weakest_f < WEAK_F:
             warnings.warn(
                 f"weak instrument: {self.diagnosis_.strength_measure} = {self.diagnosis_.weakest_f:.1f}, below "
@@ -149,20 +173,41 @@ class IVRegression:
         self._check_fitted()
         return Policy.over(self, actions, outcome=outcome, minimise=minimise)
 
-    def policy_value(self, policy: Any, context: Any = None, *, outcome: int | None = None) -> PolicyValue:
-        """Mean of f(policy(c), c) over contexts (default: those of the training data).
+    def policy_value(
+        self,
+        policy: Any,
+        context: Any = None,
+        *,
+        baseline: Any = None,
+        outcome: int | None = None,
+        level: float = 0.95,
+    ) -> PolicyValue:
+        """Mean outcome if a policy is followed in contexts like these (default: those of the training data).
 
-        ``policy`` is a :class:`Policy` or a callable that takes encoded contexts (categories as indicator columns).
-        ``outcome`` defaults to the one that the policy is about. The standard error speaks of the spread over
-        contexts only, not of the error of f.
+        The estimate is the mean of f(policy(c), c), debiased: q(Z, C) (Y - f(A, C)) is averaged over the training rows
+        and added, where q represents the mean. It corrects errors of f that are constant, and in part (a penalty keeps
+        it stable) those that are linear in (a, c), a multiple of f or quadratic (of more than six columns: products
+        with the action); it assumes that others are small. ``prudent.cmr._debias`` has the formulas. Its standard error
+        is that of f and of the contexts together; a single context has no spread, and its value rests wholly on the
+        assumption. A policy that was chosen by the same f tends to a value that is too high: what is best by the
+        estimate is where the estimate errs upwards.
+
+        Parameters
+        ----------
+        policy : Policy, callable, or an action
+            A callable takes encoded contexts (categories as indicator columns) and gives one action for each. An
+            action is taken in every context.
+        context : optional
+            Contexts to average over, as rows that are independent of each other and of those of the fit.
+        baseline : Policy, callable, or an action, optional
+            Another policy: the value is then the difference to it, with a standard error of its own.
+        outcome : int, optional
+            Default: the one that the policy is about.
+        level : float
+            Of the interval.
         """
         self._check_fitted()
-        outcome = getattr(policy, "outcome", 0) if outcome is None else outcome
-        check_outcome(self, outcome)
-        matrix = self._contexts(context)
-        actions = policy.act_encoded(matrix) if isinstance(policy, Policy) else act(policy, matrix)
-        values = self.estimator_.predict(self._beside(self.roles_["action"].encode(actions), matrix))
-        return PolicyValue.of(values[:, outcome])
+        return policy_value(self, policy, context, baseline=baseline, outcome=outcome, level=level)
 
     def diagnose(self) -> Diagnosis:
         """Instrument strength, nuisance fit and out-of-fold moment error; prints as a table."""
@@ -202,6 +247,7 @@ class IVRegression:
             "image_shape": None if self.image_ is None else self.image_.shape,
         }
         arrays["action_range"] = self.action_range_
+        arrays |= {} if self.sums_ is None else self.sums_.to_arrays()
         if self.image_ is not None:
             arrays |= {"image_mean": self.image_.mean, "image_components": self.image_.components}
         return save_model(folder, "IVRegression", record, arrays)
@@ -217,7 +263,9 @@ class IVRegression:
         if record.get("image_shape"):
             mean, components = arrays.pop("image_mean"), arrays.pop("image_components")
             model.image_ = ImageFeatures(tuple(record["image_shape"]), mean, components)
-        model.estimator_ = estimator_from_state(record["estimator"], arrays)
+        model.sums_ = CorrectionSums.from_arrays(arrays) if "sums.gram" in arrays else None
+        own = {name: array for name, array in arrays.items() if not name.startswith("sums.")}
+        model.estimator_ = estimator_from_state(record["estimator"], own)
         model.estimator = model.estimator_
         model.roles_ = {name: Role.from_json(r) for name, r in record["roles"].items()}
         model.diagnosis_ = Diagnosis.from_json(record["diagnosis"])
@@ -245,6 +293,16 @@ class IVRegression:
         if len(a) != len(c) and 1 not in (len(a), len(c)):
             raise DataError(f"action and context must have equally many rows (or one), got {len(a)} and {len(c)}.")
         return beside(a, c)
+
+    def _support(self) -> Support | None:
+        """Where the training rows are, found when first asked for; None of a loaded model and of many columns."""
+        inputs = [self.roles_[name] for name in ("action", "context") if name in self.roles_]
+        n_columns, width = sum(len(role.columns) for role in inputs), sum(role.width for role in inputs)
+        if not hasattr(self, "context_") or n_columns > MAX_CURVED or width > 2 * MAX_CURVED:
+            return None
+        if self.support_ is None:
+            self.support_ = Support.of(evenly(np.hstack([self.action_, self.context_]), SUPPORT_ROWS))
+        return self.support_
 
     def _encode_context(self, context: Any) -> np.ndarray:
         role, image = self.roles_["context"], self.image_

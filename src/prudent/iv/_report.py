@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prudent._axes import axes_or_new
+from prudent.cmr._pairs import evenly
 from prudent.cmr._report import WEAK_F
 from prudent.errors import DataError
 
@@ -25,10 +26,7 @@ def average_effect(model: "IVRegression", actions: Any, context: Any = None) -> 
 
 
 def _some_contexts(model: "IVRegression", context: Any) -> np.ndarray:
-    contexts = model._contexts(context)
-    if len(contexts) <= MAX_CONTEXTS:
-        return contexts
-    return contexts[np.linspace(0, len(contexts) - 1, MAX_CONTEXTS).astype(int)]
+    return evenly(model._contexts(context), MAX_CONTEXTS)
 
 
 def candidate_actions(model: "IVRegression", count: int) -> list[Any]:

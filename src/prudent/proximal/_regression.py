@@ -17,6 +17,7 @@ from prudent._roles import Role, check_enough, check_varying, read_groups, read_
 from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import is_discrete, numeric_columns
 from prudent.cmr._base import check_seed
+from prudent.cmr._debias import Correction, check_level
 from prudent.cmr._names import check_estimator
 from prudent.cmr._pairs import beside, even_choice, mean_over_others, over_units
 from prudent.cmr._twostage import TooFewInstrumentsError, TwoStageReport
@@ -24,7 +25,7 @@ from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.proximal._compress import WIDE, Compression
 from prudent.proximal._copies import check_copies, one_column_each
 from prudent.proximal._diagnosis import ProximalDiagnosis
-from prudent.proximal._inference import Correction, Interval
+from prudent.proximal._interval import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,11 +196,10 @@ class ProximalRegression:
         errors of h that are constant, and in part (a penalty keeps it stable) those that are linear in (a, w, x), a
         multiple of h or, of at most six columns, quadratic, and what h gets wrong around a continuous treatment a
         whatever w is; it assumes that others are small. Far from the observed treatments it extrapolates.
-        ``prudent.proximal._inference`` has the formulas.
+        ``prudent.cmr._debias`` has the formulas.
         """
         self._check_fitted()
-        if not 0 < level < 1:
-            raise ValueError(f"level must be between 0 and 1, got {level!r}.")
+        check_level(level)
         encoded = self._encode_treatment(treatment)
         other = None if baseline is None else self._encode_treatment(baseline)
         values, errors, plug_in = [], [], []
