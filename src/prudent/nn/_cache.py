@@ -28,6 +28,7 @@ def enable_compilation_cache() -> Path | None:
     except OSError:
         return None  # A read-only home costs compile time, not the fit.
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    # Small programs, too: a fit has more than a hundred, and compiles them for several seconds in all.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     return folder
