@@ -32,8 +32,12 @@ KINDS = {
 }
 
 
-def check_folder(folder: str | Path) -> Path:
-    """``folder`` if a model may be written there: it is new, empty, or holds an earlier model of ours."""
+def check_folder(folder: str | Path, kind: str | None = None) -> Path:
+    """``folder`` if a model may be written there: it is new, empty, or holds an earlier model of ours.
+
+    With a ``kind``, an earlier model must be of the same part of the library: what one command wrote, another does not
+    replace.
+    """
     folder = Path(folder)
     # Path.exists raises where os.path.exists says no, at names that are too long, for one.
     if os.path.exists(folder):
@@ -41,11 +45,16 @@ def check_folder(folder: str | Path) -> Path:
             raise ModelFileError(f"{folder} is a file, not a folder. Choose another name.")
         if any(folder.iterdir()):
             try:
-                _read_header(folder)
+                earlier = _read_header(folder)["kind"]
             except ModelFileError:
                 raise ModelFileError(
                     f"{folder} exists and is not a saved model. Choose a new or empty folder, so that nothing is lost."
                 ) from None
+            if kind is not None and KINDS[earlier] != KINDS[kind]:
+                raise ModelFileError(
+                    f"{folder} holds another kind of model ({earlier}, not {kind}). Choose a new or empty folder, so "
+                    "that nothing is lost."
+                )
     # Only trying tells, and better before a long fit than after it.
     absent = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
     try:
@@ -74,7 +83,7 @@ def save_model(folder: str | Path, kind: str, record: dict[str, Any], arrays: di
     """
     from safetensors.numpy import save
 
-    folder = check_folder(folder)
+    folder = check_folder(folder, kind)
     weights = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     header = {
         "format": FORMAT,
@@ -145,5 +154,7 @@ def _read_header(folder: Path) -> dict[str, Any]:
             f"{__version__} (format {FORMAT_VERSION}). Upgrade prudent to read it."
         )
     if header.get("kind") not in KINDS or not {"weights_sha256", "model"} <= header.keys():
-        raise ModelFileError(f"{folder / JSON_NAME} is incomplete or of an unknown kind ({header.get('kind')!r}).")
+        lacks = sorted({"kind", "weights_sha256", "model"} - header.keys())
+        what = f"lacks {', '.join(lacks)}" if lacks else f"is of an unknown kind ({header['kind']!r})"
+        raise ModelFileError(f"{folder / JSON_NAME} {what}. Save the model again.")
     return header

@@ -24,9 +24,7 @@ def test_from_demonstrations_to_a_judged_policy(tmp_path):
     assert json.loads(made)[0]["steps"] == 160
     assert "horizon" in run("imitate", "horizon", demos, "--max-horizon", "4", "--relative", "0")
     fitted = run("imitate", "fit", demos, "--method", "bc", "--out", model)
-    assert "Without a model" not in run(
-        "imitate", "horizon", demos, "--max-horizon", "4", "--relative", "0", "--model", model
-    )
+    assert "Without a model" not in run("imitate", "horizon", demos, "--max-horizon", "4", "--model", model)
     assert "error of recorded actions" in fitted
     judged = run(
         *("imitate", "evaluate", model, "--env", "TicketPricing-v1", "--noise-horizon", "2", "--episodes", "3"),
@@ -47,13 +45,14 @@ def test_from_demonstrations_to_a_judged_policy(tmp_path):
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m", "--relative", "x"), "--relative must be"),
         (("demonstrate", "--env", "TicketPricing-v0", "--out", "demos.csv"), r"ends in \.npz"),
         (
-            ("fit", "a.npz", "--noise-horizon", "1", "--out", "m", "--method", "bc", "--folds", "7"),
+            ("fit", "a.npz", "--out", "m", "--method", "bc", "--folds", "7"),
             "--folds is for dml",
         ),
         (
             ("fit", "a.npz", "--noise-horizon", "1", "--out", "m", "--method", "bc-seq", "--policy-states", "3"),
             "--policy-states is for dml-il",
         ),
+        (("fit", "a.npz", "--noise-horizon", "1", "--out", "m", "--method", "bc"), "--noise-horizon is not for bc"),
         (("demonstrate", "--env", "bad:id:x", "--out", "demos.npz"), "no environment 'bad:id:x'"),
         (("demonstrate", "--env", "TicketPricing-v0", "--noise", "loud", "--out", "d.npz"), "noise must be one of"),
         (("demonstrate", "--env", "NoSuch-v0", "--out", "demos.npz"), "no environment 'NoSuch-v0'"),

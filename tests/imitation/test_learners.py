@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import prudent
-from prudent import CausalImitation, DataError, NotFittedError
+from prudent import CausalImitation, DataError, ModelFileError, NotFittedError
 from prudent.cmr import DFIV, DMLCMR, DeepGMM, MomentEstimator, TwoStageLeastSquares
 from prudent.cmr._report import partial_strength
 from prudent.imitation import (
@@ -271,7 +271,9 @@ def test_suggest_horizon_refuses_what_it_cannot_read(clone_model):
         (demos, {"max_horizon": 4, "relative": 0}, "relative must be a tuple"),
         (demos, {"max_horizon": 4, "model": "il"}, "model must be a fitted imitator"),
         ([Trajectory(np.arange(61.0), np.ones(60))] * 4, {"max_horizon": 4}, "actions never vary"),
-        ([Trajectory(np.ones((61, 2)), np.arange(60.0))] * 4, {"max_horizon": 4, "model": model}, "1 observed"),
+        ([Trajectory(np.ones(61), np.arange(60.0))] * 4, {"max_horizon": 4}, "observations never vary"),
+        ([Trajectory(np.eye(61, 2), np.arange(60.0))] * 4, {"max_horizon": 4, "model": model}, "1 observed"),
+        (demos, {"max_horizon": 4, "model": model, "relative": (0,)}, "is not that of the model"),
     ):
         with pytest.raises(DataError, match=message):
             suggest_horizon(trajectories, **settings)
@@ -343,10 +345,12 @@ def test_a_policy_refuses_what_it_was_not_made_for(clone_model):
         model.action_error([Trajectory(np.zeros((5, 2)), np.zeros(4))])
     with pytest.raises(DataError, match="windows of at least 3 steps"):
         model.predict_windows(history_windows(demos, 2))
-    with pytest.raises(DataError, match="1 finite numbers"):
+    with pytest.raises(DataError, match="learnt from 1 observed columns, got an observation of 2"):
         model.policy().act(np.zeros(2))
-    with pytest.raises(DataError, match="not all finite"):
-        model.policy().act(np.array([np.nan]))
+    with pytest.raises(DataError, match="must be finite, got nan in column 0 of row 1"):
+        model.policy().act(np.array([[0.0], [np.nan]]))
+    with pytest.raises(DataError, match="an array of numbers, got 'left'"):
+        model.policy().act("left")
     with pytest.raises(NotFittedError, match="fit"):
         BehaviourCloning().policy()
 
@@ -380,6 +384,8 @@ def test_bad_settings_and_data_are_refused(short_noise):
         CausalImitation("DMLCMR", noise_horizon=1).fit(few)
     with pytest.raises(ValueError, match="n_folds must be a whole number of at least 1, got 0"):
         CausalImitation(DMLCMR(n_folds=0), noise_horizon=1).fit(few)
+    with pytest.raises(DataError, match=r"n_folds=10 needs at least two episodes per fold, got 4 .* at most 2"):
+        CausalImitation(DMLCMR(n_folds=10), noise_horizon=1).fit(few)
     constant = [Trajectory(np.ones(60), np.arange(59.0)) for _ in range(3)]
     with pytest.raises(DataError, match="never vary"):
         BehaviourCloning().fit(constant)
@@ -388,12 +394,21 @@ def test_bad_settings_and_data_are_refused(short_noise):
     for model, message in (
         (
             CausalImitation(noise_horizon=1),
-            "two episodes of more than 1 steps are needed, got 1, .* Bring more episodes",
+            "two episodes of more than 1 steps are needed, got 1 among 1 .* Bring more episodes",
         ),
         (BehaviourCloning(), "at least two episodes are needed, got 1"),
     ):
         with pytest.raises(DataError, match=message):
             model.fit(few[:1])
+
+
+@pytest.mark.filterwarnings("ignore:weak instrument")
+def test_cloning_for_want_of_evidence_is_told(quick_estimator):
+    rng = np.random.default_rng(0)
+    noise = [Trajectory(rng.normal(size=41), rng.normal(size=40)) for _ in range(6)]
+    with pytest.warns(UserWarning, match="plain cloning, for want of evidence"):
+        model = CausalImitation(quick_estimator(), noise_horizon=2, seed=0).fit(noise)
+    assert "the data cannot tell" in str(model.diagnose())
 
 
 @pytest.mark.filterwarnings("ignore:weak instrument")  # Sixty steps are few.
@@ -405,6 +420,12 @@ def test_causal_imitation_fits_saves_and_loads(quick_estimator, tmp_path):
     row = np.array([[0.5, -0.2]])
     assert np.allclose(again.predict(row), model.predict(row))
     assert again.noise_horizon == 2
+    assert str(again.diagnose()) == str(model.diagnose())
+    assert "instrument strength" in str(again.diagnose())
+    with pytest.raises(ModelFileError, match="another kind of model"):
+        prudent.IVRegression(TwoStageLeastSquares()).fit(
+            **prudent.datasets.make_linear_gaussian(50, seed=0).roles()
+        ).save(tmp_path / "model")
     assert np.allclose(
         CausalImitation(quick_estimator(), noise_horizon=2, seed=1).fit(demos).predict(row), model.predict(row)
     )
@@ -490,7 +511,7 @@ def test_evaluation_of_the_expert_and_of_zero():
     assert "best history-free" in str(result)
     again = evaluate(lambda obs: np.zeros_like(obs), env, episodes=10, steps=100, seed=1000)
     assert again.reward == result.reward
-    with pytest.raises(DataError, match=r"finite actions of shape \(2, 1\), got \(1, 3\)"):
+    with pytest.raises(DataError, match=r"finite actions of shape \(2, 1\) for .* got \(1, 3\)"):
         evaluate(lambda obs: np.zeros((1, 3)), env, episodes=2, steps=3)
     with pytest.raises(DataError, match="got NaN or infinity"):
         evaluate(lambda obs: obs * np.nan, env, episodes=2, steps=3)

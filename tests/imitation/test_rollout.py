@@ -82,9 +82,38 @@ def test_what_stands_around_ticket_pricing_is_not_ignored():
 
 def test_a_time_limit_without_an_id_is_kept():
     limited = TimeLimit(TicketPricing(), 7)
-    assert [len(t) for t in demonstrate(limited, episodes=2, steps=20)] == [7, 7]
-    with pytest.raises(DataError, match="steps=20 is beyond the time limit of 7"):
-        evaluate(stay, limited, episodes=2, steps=20)
+    assert [len(t) for t in demonstrate(limited, episodes=2)] == [7, 7]
+    assert evaluate(stay, limited, episodes=2).steps == 7
+    for call in (lambda: evaluate(stay, limited, episodes=2, steps=20), lambda: demonstrate(limited, steps=20)):
+        with pytest.raises(DataError, match="steps=20 is beyond the time limit of 7"):
+            call()
+
+
+def test_an_expert_for_one_observation_is_not_spread_over_episodes():
+    def alone(obs):
+        return -obs[0, :1]
+
+    for call in (
+        lambda: demonstrate("TicketPricing-v0", alone, episodes=3, steps=5),
+        lambda: evaluate(stay, "TicketPricing-v0", episodes=3, steps=5, expert=alone),
+        lambda: plot_rollout({"a": stay}, "TicketPricing-v0", steps=5, expert=lambda obs: 0.0),
+    ):
+        with pytest.raises(DataError, match=r"expert must give finite actions of shape .* Write it for a batch"):
+            call()
+    with pytest.raises(DataError, match="expert must be a function of info"):
+        demonstrate("TicketPricing-v0", "expert", episodes=2, steps=5)
+
+
+def test_a_score_has_the_error_of_shared_episodes():
+    result = evaluate(stay, "TicketPricing-v0", episodes=20, steps=50, seed=1000)
+    lines = result.references
+    assert lines["expert"].score_se == pytest.approx(0.0, abs=1e-12)
+    assert lines["random"].score_se == pytest.approx(0.0, abs=1e-12)
+    # A jackknife over episodes as the judge.
+    own, random, expert = (line.rewards for line in (result, lines["random"], lines["expert"]))
+    kept = ~np.eye(20, dtype=bool)
+    left_out = np.array([(own[k] - random[k]).mean() / (expert[k] - random[k]).mean() for k in kept])
+    assert result.score_se == pytest.approx(np.sqrt(19 * left_out.var()), rel=0.1)
 
 
 def test_reference_lines_are_taken_over():
@@ -126,6 +155,12 @@ class Unbounded(Ledge):
         (lambda: evaluate(stay, "CartPole-v1", steps=5, expert=stay), "must be a Box, got Discrete"),
         (lambda: evaluate(stay, ConfoundedWrapper(Unbounded()), steps=5, expert=stay), "must be bounded"),
         (lambda: evaluate(stay, "TicketPricing-v0", steps=501), "beyond the time limit of 500"),
+        (lambda: evaluate(stay, "Pendulum-v1", steps=5), "must be confounded"),
+        (lambda: make_env("Pendulum-v1", noise_horizon=5), "takes no noise_horizon: it is not a confounded"),
+        (lambda: ConfoundedWrapper("Pendulum-v1"), "env must be an environment of Gymnasium, got str"),
+        (lambda: ConfoundedWrapper(Unbounded(), action_noise=-1), "action_noise must be a finite number"),
+        (lambda: ConfoundedWrapper(Unbounded(), state_noise=np.nan), "state_noise must be a finite number"),
+        (lambda: ConfoundedWrapper(Unbounded(), window=0), "window must be a whole number"),
         (lambda: make_env(ledge(), noise_horizon=5), r"settings \(noise_horizon\) are for ids"),
         (lambda: make_env("bad:id:x"), "no environment 'bad:id:x'"),
         (lambda: make_env("no_such_module:Env-v0"), "no environment 'no_such_module:Env-v0'"),

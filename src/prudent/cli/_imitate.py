@@ -1,25 +1,32 @@
 """``prudent imitate``: policies from demonstrations in which hidden noise moves states and actions together."""
 
-import math
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent.cli._models import Json, Seed
-from prudent.cli._tables import show, split_names
+from prudent.cli._models import Json, Seed, show_diagnosis
+from prudent.cli._tables import finite, show, split_names
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
-    from prudent.imitation import Imitator
+    from prudent.imitation import Imitator, Trajectory
 
 app = typer.Typer(help="Policies from confounded demonstrations.", no_args_is_help=True)
 
 Data = Annotated[Path, typer.Argument(help="Demonstrations: an .npz file, as save_trajectories writes it.")]
-Env = Annotated[str, typer.Option(help="Confounded environment, such as TicketPricing-v0.")]
+Policy = Annotated[Path, typer.Argument(help="Folder of a saved policy.")]
+Env = Annotated[
+    str,
+    typer.Option(
+        help="Confounded environment: TicketPricing-v0 or -v1, ConfoundedHalfCheetah-v0, ConfoundedHopper-v0, "
+        "ConfoundedAnt-v0, or an id of your own."
+    ),
+]
 Horizon = Annotated[int, typer.Option(help="Steps k over which the hidden noise is correlated.")]
 Relative = Annotated[str | None, typer.Option(help="Observation columns that enter as differences: 0 or 0,3.")]
-Steps = Annotated[int, typer.Option(help="Steps of an episode.")]
+Steps = Annotated[int | None, typer.Option(help="Steps of an episode; 500, or the time limit if that is less.")]
 METHODS = ("dml-il", "bc", "bc-seq", "residuil")
 
 
@@ -30,17 +37,16 @@ def demonstrate(
     noise_horizon: Horizon = 1,
     noise: Annotated[str, typer.Option(help="executed, or recorded: the clean action is executed.")] = "executed",
     episodes: Annotated[int, typer.Option(help="Episodes.")] = 40,
-    steps: Steps = 500,
+    steps: Steps = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Let the environment's expert demonstrate, with the noise that it does not know of."""
     if out.suffix != ".npz" or out.is_dir():
         raise DataError(f"--out must be a file that ends in .npz, got {out.name!r}.")
-    out.parent.mkdir(parents=True, exist_ok=True)
     from prudent import imitation
 
-    world = _env(env, noise_horizon=noise_horizon, noise=noise)
+    world = imitation.make_env(env, noise_horizon=noise_horizon, noise=noise)
     found = imitation.demonstrate(world, episodes=episodes, steps=steps, seed=seed)
     imitation.save_trajectories(out, found)
     header = ["file", "episodes", "steps", "observed columns", "action columns"]
@@ -61,7 +67,7 @@ def horizon(
     as_json: Json = False,
 ) -> None:
     """Instrument strength and residual noise per horizon k: help for choosing k."""
-    columns = _columns(relative)
+    columns = None if relative is None else _columns(relative)
     from prudent import imitation
 
     found = imitation.load_trajectories(data)
@@ -94,6 +100,8 @@ def fit(
         raise DataError(f"--method must be one of {', '.join(METHODS)}, got {method!r}.")
     if noise_horizon is None and method != "bc":
         raise DataError(f"{method} needs --noise-horizon. `prudent imitate horizon` helps to choose it.")
+    if noise_horizon is not None and method == "bc":
+        raise DataError("--noise-horizon is not for bc, which sees one state and no history. Leave it out.")
     k = noise_horizon or 0
     for option, value in (("--policy-states", policy_states), ("--folds", folds)):
         if value is not None and method != "dml-il":
@@ -101,7 +109,7 @@ def fit(
     columns = _columns(relative)
     from prudent._storage import check_folder
 
-    check_folder(out)
+    check_folder(out, "CausalImitation")
     from prudent import imitation
     from prudent.cmr import DMLCMR
 
@@ -122,30 +130,38 @@ def fit(
         model = imitation.BehaviourCloning(**shared)
     model.fit(found)
     model.save(out)
-    rows = [["episodes", len(found)], ["steps", sum(len(t) for t in found)]]
-    rows.append(["error of recorded actions (in sample)", model.action_error(found)])
-    if method == "dml-il":
-        report = model.estimator_.report_
-        forces = [part.effective_f for part in report.strength if not math.isnan(part.effective_f)]
-        rows.append(["weakest instrument, effective F (weak: below 10)", min(forces, default=float("nan"))])
-        rows.append(["correction of cloning (not needed: the history hardly speaks against it)", report.correction])
-        moment = "-" if report.moment is None else str(report.moment)
-        where = "audited folds" if report.correction == "made" else "out of fold"
-        rows.append([f"squared moment, {where} (good: about 0 or below)", moment])
-        rows.append(["the same of a constant action, all rows", str(report.moment_of_mean)])
-    title = method if noise_horizon is None else f"{method}, k = {k}"
-    show(title, ["what", "value"], rows, as_json=as_json)
-    if not as_json:
-        print(f"saved in {out}/")
+    error, title = model.action_error(found), method if noise_horizon is None else f"{method}, k = {k}"
+    if as_json:
+        facts = model.diagnose().to_json() if method == "dml-il" else _counts(found)
+        print(json.dumps(finite({**facts, "action_error": error}), indent=1))
+        return
+    rows: list[Any] = (
+        model.diagnose().rows() if method == "dml-il" else [(*pair, "") for pair in _counts(found).items()]
+    )
+    rows.append(("error of recorded actions", f"{error:.4g}", "in sample; it says little of how the policy acts"))
+    show(title, ["what", "value", "reading"], rows, as_json=False)
+    print(f"saved in {out}/")
+
+
+@app.command()
+def diagnose(model: Policy, as_json: Json = False) -> None:
+    """Instrument strength, correction of cloning and moment error of a saved policy of dml-il."""
+    fitted = _load(model)
+    if not hasattr(fitted, "diagnose"):
+        raise DataError(f"{model} holds a {type(fitted).__name__}, which has nothing to diagnose: only dml-il has.")
+    show_diagnosis(fitted, as_json)
 
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Folder of a saved policy.")],
+    model: Policy,
     env: Env,
-    noise_horizon: Horizon = 1,
+    noise_horizon: Annotated[
+        int | None,
+        typer.Option(help="Steps k over which the hidden noise is correlated; that of the fit by default, or 1."),
+    ] = None,
     episodes: Annotated[int, typer.Option(help="Episodes.")] = 50,
-    steps: Steps = 500,
+    steps: Steps = None,
     out: Annotated[Path | None, typer.Option(help="Folder for a picture of one roll-out.")] = None,
     seed: Seed = 0,
     as_json: Json = False,
@@ -154,12 +170,14 @@ def evaluate(
     from prudent import imitation
 
     fitted = _load(model)
-    world = _env(env, noise_horizon=noise_horizon)
+    k = (fitted.noise_horizon or 1) if noise_horizon is None else noise_horizon
+    world = imitation.make_env(env, noise_horizon=k)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     result = imitation.evaluate(fitted.policy(), world, episodes=episodes, steps=steps, seed=seed)
     header = ["policy", "score", "score_se", "reward", "mse", "mse_unclipped"]
-    show(f"{env}, k = {noise_horizon}: {episodes} episodes of {steps} steps", header, result.rows(), as_json=as_json)
+    title = f"{env}, k = {k}: {result.episodes} episodes of {result.steps} steps"
+    show(title, header, result.rows(), as_json=as_json)
     if not as_json:
         print(result.legend)
     if out is not None:
@@ -177,19 +195,12 @@ def _load(folder: Path) -> "Imitator":
 
     fitted = load(folder)
     if not isinstance(fitted, imitation.Imitator):
-        raise DataError(
-            f"{folder} holds a {type(fitted).__name__}, not a policy. Give the --out of prudent imitate fit."
-        )
+        raise DataError(f"{folder} holds no policy but {type(fitted).__name__}. Give the --out of prudent imitate fit.")
     return fitted
 
 
-def _env(name: str, **settings: Any) -> Any:
-    from prudent.imitation import make_env
-
-    try:
-        return make_env(name, **settings)
-    except TypeError:
-        raise DataError(f"{name} takes no {' or '.join(settings)}: it is not a confounded environment.") from None
+def _counts(trajectories: "list[Trajectory]") -> dict[str, int]:
+    return {"episodes": len(trajectories), "steps": sum(len(t) for t in trajectories)}
 
 
 def _columns(text: str | None) -> tuple[int, ...]:

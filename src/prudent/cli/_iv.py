@@ -61,7 +61,7 @@ def fit(
     """Fit an effect model and save it."""
     from prudent._storage import check_folder
 
-    check_folder(out)
+    check_folder(out, "IVRegression")
     frame = read_table(data)
     from prudent.iv import IVRegression
 

@@ -53,7 +53,7 @@ def fit(
     """Fit a bridge function and save the model."""
     from prudent._storage import check_folder
 
-    check_folder(out)
+    check_folder(out, "ProximalRegression")
     frame = read_table(data)
     from prudent.proximal import ProximalRegression
 

@@ -42,6 +42,12 @@ class FitReport:
     discrete: tuple[int, ...]
 
 
+def table_text(rows: list[tuple[str, str, str]]) -> str:
+    """Rows (what, value, how to read it) of a diagnosis as aligned lines."""
+    left, middle = (max(len(row[i]) for row in rows) for i in (0, 1))
+    return "\n".join(f"{a:<{left}}  {b:>{middle}}  {c}".rstrip() for a, b, c in rows)
+
+
 def facts_of_atoms(
     problem: "Problem", s: Matrix, atoms: "Atoms", *, n_folds: int, discrete: Any, seed: int
 ) -> dict[str, Any]:

@@ -125,9 +125,21 @@ class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
             window=window,
             apply=apply,
         )
+        if not isinstance(env, gymnasium.Env):
+            raise DataError(
+                f"env must be an environment of Gymnasium, got {type(env).__name__} {env!r}. Make it: "
+                "gymnasium.make(...)."
+            )
         gymnasium.Wrapper.__init__(self, env)
         if not isinstance(env.action_space, spaces.Box):
-            raise DataError(f"the action space must be a Box, got {env.action_space}.")
+            raise DataError(
+                f"the action space must be a Box, got {env.action_space}. Noise is added to actions: take an "
+                "environment with continuous ones."
+            )
+        check_count("window", window, 1)
+        for name, value in (("state_noise", state_noise), ("action_noise", action_noise)):
+            if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
+                raise DataError(f"{name} must be a finite number that is not negative, got {value!r}.")
         if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
             raise DataError(
                 f"the observation space must be a flat Box, got {env.observation_space}. "
@@ -175,7 +187,10 @@ class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
 
     @staticmethod
     def expert(policy: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-        """``policy`` of the plain environment as an expert on ``info["expert_obs"]``, for the default ``apply``."""
+        """``policy`` of the plain environment as an expert on ``info["expert_obs"]``, for the default ``apply``.
+
+        ``policy`` is asked for batches: observations (n, d) to actions (n, a).
+        """
 
         def act(expert_obs: np.ndarray) -> np.ndarray:
             return policy(expert_obs[..., :-1]) - expert_obs[..., -1:]

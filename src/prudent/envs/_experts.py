@@ -29,6 +29,9 @@ class Expert:
         depth = sum(name.endswith("_weight") for name in weights)
         self._layers = [(weights[f"layer_{i}_weight"], weights[f"layer_{i}_bias"]) for i in range(depth)]
 
+    def __repr__(self) -> str:
+        return f"Expert(robot={self.robot!r}, steps={self.record.get('steps')})"
+
     @property
     def robot(self) -> str:
         """Name of the robot."""
@@ -39,6 +42,8 @@ class Expert:
         obs, size = np.asarray(expert_obs), len(self.weights["mean"])
         if obs.shape[-1] != size:
             raise DataError(f"expert_obs must have {size} numbers, got {obs.shape[-1]}. Pass info['expert_obs'].")
+        if not np.isfinite(obs.sum()):
+            raise DataError("expert_obs must be finite, got NaN or infinity. Pass info['expert_obs'].")
         x = scaled = scale_obs(obs, self.weights["mean"], self.weights["scale"])
         for weight, bias in self._layers[:-1]:
             x = np.maximum(x @ weight + bias, 0.0)
@@ -79,7 +84,8 @@ def load_expert(name: str | Path) -> Expert:
         if not folder.is_dir():
             known = ", ".join(sorted(path.name for path in SHIPPED.iterdir()))
             raise ModelFileError(
-                f"no expert {str(name)!r}: neither a folder nor one of {known}. Train one with: prudent experts train"
+                f"no expert {str(name)!r}: neither a folder nor one of {known}. Give one of these names, or train one "
+                "with: prudent experts train"
             )
     expert = load(folder)
     if not isinstance(expert, Expert):

@@ -149,7 +149,7 @@ def train_expert(
     """
     find_robot(robot)
     recipe = RECIPES[robot] if recipe is None else recipe
-    out = check_folder(out)
+    out = check_folder(out, "Expert")
     checkpoint = out / CHECKPOINT_NAME
     if checkpoint.exists() and not resume:
         raise DataError(f"{out} holds a training run. Go on with it (--resume), or choose another folder.")

@@ -3,6 +3,7 @@
 from prudent.imitation._base import Imitator
 from prudent.imitation._causal import CausalImitation
 from prudent.imitation._cloning import BehaviourCloning, SequenceCloning
+from prudent.imitation._diagnosis import ImitationDiagnosis
 from prudent.imitation._evaluate import Evaluation, Result, evaluate
 from prudent.imitation._horizon import HorizonReport, suggest_horizon
 from prudent.imitation._plots import plot_rollout
@@ -25,6 +26,7 @@ __all__ = [
     "Evaluation",
     "HistoryPolicy",
     "HorizonReport",
+    "ImitationDiagnosis",
     "Imitator",
     "ResiduIL",
     "Result",

@@ -44,7 +44,7 @@ class Imitator(abc.ABC):
             rule = "at least two episodes" + (f" of more than {k} steps" if k else "")
             cure = "Bring more episodes." if len(found) < 2 or not k else "Lower the horizon, or bring longer episodes."
             longest = max(len(t) for t in found)
-            raise DataError(f"{rule} are needed, got {len(found)}, the longest of {longest} steps. {cure}")
+            raise DataError(f"{rule} are needed, got {n_long} among {len(found)} (longest: {longest} steps). {cure}")
         self.view_ = self._policy_view()
         windows = history_windows(found, self._window_length())
         self._prepare(windows)

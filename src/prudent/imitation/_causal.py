@@ -31,6 +31,7 @@ from prudent.cmr._report import WEAK_F, FitReport, Strength, partial_strength
 from prudent.envs._noise import check_count
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, default_network
+from prudent.imitation._diagnosis import ImitationDiagnosis
 from prudent.imitation._windows import View, Windows, column_means, instrument_columns
 
 # Steps of the window that lie up to t - k by default.
@@ -49,7 +50,7 @@ class CausalImitation(Imitator):
     estimator : MomentEstimator, default=DMLCMR(n_folds=10)
         How the moment restriction is solved; with DMLCMR this is DML-IL. Whole episodes go to one fold. What a DMLCMR
         leaves open is filled in for demonstrations: it corrects cloning, unless nothing speaks against that
-        (``start="tested"``; ``estimator_.report_.correction`` tells), the recorded action itself is matched
+        (``start="tested"``; :meth:`diagnose` tells), the recorded action itself is matched
         (``outcome="observed"``) where the older history explains a quarter of it, ten networks in all model the
         roll-outs, training is brief.
     noise_horizon : int
@@ -69,7 +70,7 @@ class CausalImitation(Imitator):
     Attributes
     ----------
     estimator_ : MomentEstimator
-        The fitted estimator; that of DMLCMR has a ``report_`` with instrument strength and moment error.
+        The fitted estimator. What can be said against the fit, :meth:`diagnose` says.
     """
 
     def __init__(
@@ -148,6 +149,13 @@ class CausalImitation(Imitator):
             )
         y = windows.actions[:, -1]
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
+        n_episodes, n_folds = len(np.unique(windows.episode)), getattr(estimator, "n_folds", 1)
+        if isinstance(n_folds, int) and n_folds > 1 and n_episodes < 2 * n_folds:
+            cure = f"Lower n_folds (--folds) to at most {n_episodes // 2}" if n_episodes >= 4 else "Set n_folds=1"
+            raise DataError(
+                f"n_folds={n_folds} needs at least two episodes per fold, got {n_episodes} episodes. {cure}, or bring "
+                "more episodes."
+            )
         if isinstance(estimator, DMLCMR):
             _fill_in(estimator, *x.shape, explained=lambda: _explained(y, c, windows.episode))
         fitted: Any = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode)
@@ -157,6 +165,18 @@ class CausalImitation(Imitator):
             found = _strengths(x, list(report.modelled), c, windows, self.noise_horizon)
             fitted.report_ = replace(report, strength=found)
             self._warn_if_weak([part.effective_f for part in found])
+        self.diagnosis_ = ImitationDiagnosis.of(fitted, len(x), n_episodes)
+        if self.diagnosis_.correction == "not needed" and self.diagnosis_.has_power is False:
+            warnings.warn(
+                "this policy is plain cloning, for want of evidence: the moment does not even tell a constant action "
+                f"from the expert (squared moment {self.diagnosis_.moment_of_mean}). Bring more episodes.",
+                stacklevel=3,
+            )
+
+    def diagnose(self) -> ImitationDiagnosis:
+        """Strength of the older history, what was done to cloning, and the moment; prints as a table."""
+        self._check_fitted()
+        return self.diagnosis_
 
     def _warn_if_weak(self, strength: list[float]) -> None:
         known = [f for f in strength if not np.isnan(f)]
@@ -184,13 +204,14 @@ class CausalImitation(Imitator):
 
     def _learnt_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         record, arrays = self.estimator_.to_state()
-        return record, {**arrays, "mean_seen": self.mean_seen_}
+        return {"estimator": record, "diagnosis": self.diagnosis_.to_json()}, {**arrays, "mean_seen": self.mean_seen_}
 
     def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         from prudent.cmr import estimator_from_state
 
         self.mean_seen_ = arrays.pop("mean_seen")
-        self.estimator_ = estimator_from_state(record, arrays)
+        self.estimator_ = estimator_from_state(record["estimator"], arrays)
+        self.diagnosis_ = ImitationDiagnosis.from_json(record["diagnosis"])
         self.estimator = self.estimator_
 
 

@@ -20,11 +20,12 @@ from prudent.imitation._rollout import (
     REFERENCE,
     Expert,
     batches,
+    check_steps,
     episode_seeds,
+    expert_actions,
     find_expert,
     make_env,
     plain_tickets,
-    time_limit,
 )
 
 # Episodes from which the best history-free policy is learnt, and cells of the state in which it is constant. By
@@ -51,6 +52,9 @@ class Result:
     score: float
     """(reward - random) / (expert - random)."""
     score_se: float
+    """Its standard error over episodes, which all policies share: zero for random actions and the expert."""
+    rewards: np.ndarray = dataclasses.field(repr=False, compare=False)
+    """Reward per step of every episode."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +83,8 @@ class Evaluation(Result):
     def legend(self) -> str:
         """What the columns mean."""
         words = (
-            "score: reward per step between random actions (0) and the expert without noise (1). mse: squared distance "
+            "score: reward per step between random actions (0) and the expert without noise (1); (se): its standard "
+            "error, all policies having met the same episodes. mse: squared distance "
             "to the expert's own action at the states that the policy visits, both clipped."
         )
         has_free = "best history-free" in self.references
@@ -91,7 +96,7 @@ def evaluate(
     env: Any,
     *,
     episodes: int = 50,
-    steps: int = 500,
+    steps: int | None = None,
     seed: int = 0,
     expert: Expert | None = None,
     beside: Evaluation | None = None,
@@ -105,16 +110,16 @@ def evaluate(
     env : gymnasium.Env or str
         A confounded environment or its id; its actions must be bounded, as random ones are drawn from all of them.
     episodes, steps : int
-        How many, and how long; ``steps`` at most the time limit, since missing steps count as reward 0.
+        How many, and how long (500 by default, or the time limit if that is less); ``steps`` at most the time limit,
+        since missing steps count as reward 0.
     expert : callable, optional
-        Actions from ``info["expert_obs"]``; by default the environment's own.
+        Actions (n, a) from ``info["expert_obs"]`` of a batch, (n, d); by default the environment's own.
     beside : Evaluation, optional
         Of another policy in the same environment with the same episodes, steps and seed, and its own expert: the
         reference lines are taken over, which are most of the work.
     """
     check_seed(seed)
     check_count("episodes", episodes, 1)
-    check_count("steps", steps, 1)
     start = _start_policy(policy)
     env = make_env(env)
     space: Any = env.action_space
@@ -124,12 +129,7 @@ def evaluate(
             "with gymnasium.wrappers.RescaleAction."
         )
     judge = find_expert(env, expert)
-    limit = time_limit(env)
-    if limit is not None and steps > limit:
-        raise DataError(
-            f"steps={steps} is beyond the time limit of {limit}, after which steps would count as reward 0. Lower "
-            "steps, or make the environment with max_episode_steps."
-        )
+    steps = check_steps(env, steps)
     protocol: dict[str, Any] = {"episodes": int(episodes), "steps": int(steps), "seed": int(seed)}
     protocol["environment"] = _describe(env, "its own expert" if expert is None else "an expert that was given")
     if beside is not None:
@@ -150,7 +150,8 @@ def evaluate(
         references = {name: result(start) for name, start in starts.items()}
         references = {name: _scored(line, references) for name, line in references.items()}
     own = _scored(result(start), references)
-    return Evaluation(**dataclasses.asdict(own), **protocol, references=references)
+    fields = {f.name: getattr(own, f.name) for f in dataclasses.fields(Result)}
+    return Evaluation(**fields, **protocol, references=references)
 
 
 def _describe(env: gymnasium.Env, judge: str) -> str:
@@ -212,7 +213,7 @@ def _history_free(env: gymnasium.Env, judge: Expert, *, seed: int, steps: int) -
     states, wanted = [], []
     for _ in range(steps):
         states.append(obs[:, 0])
-        wanted.append(judge(info["expert_obs"])[:, 0])
+        wanted.append(expert_actions(judge, info["expert_obs"], batch)[:, 0])
         obs, _, _, _, info = batch.step(wanted[-1][:, None])
     s, a = np.concatenate(states), np.concatenate(wanted)
     edges = np.unique(np.quantile(s, np.linspace(0, 1, FREE_CELLS + 1)[1:-1]))
@@ -240,11 +241,14 @@ def _roll_out(
             running = batch.running.copy()
             if not running.any():
                 break
-            wanted = np.asarray(judge(info["expert_obs"]), dtype=float)
+            wanted = expert_actions(judge, info["expert_obs"], batch)
             action = actor(obs, wanted, batch.demonstrate(wanted)[0])
             if action.shape != wanted.shape or not np.isfinite(action).all():
                 what = action.shape if action.shape != wanted.shape else "NaN or infinity"
-                raise DataError(f"the policy must give finite actions of shape {wanted.shape}, got {what}.")
+                raise DataError(
+                    f"the policy must give finite actions of shape {wanted.shape} for observations of shape "
+                    f"{obs.shape}, got {what}. It is asked for all episodes at once."
+                )
             clipped, best = (np.clip(a, space.low, space.high) for a in (action, wanted))
             error += running * np.mean((clipped - best) ** 2, axis=1)
             raw_error += running * np.mean((action - wanted) ** 2, axis=1)
@@ -261,13 +265,17 @@ def _summarise(reward: np.ndarray, error: np.ndarray, raw: np.ndarray) -> Result
     """Means over episodes; scores are still open."""
     nothing = float("nan")
     spread = float(reward.std(ddof=1) / len(reward) ** 0.5) if len(reward) > 1 else nothing
-    return Result(float(error.mean()), float(raw.mean()), float(reward.mean()), spread, nothing, nothing)
+    return Result(float(error.mean()), float(raw.mean()), float(reward.mean()), spread, nothing, nothing, reward)
 
 
 def _scored(result: Result, references: dict[str, Result]) -> Result:
     """The result with its place between random actions and the expert."""
-    random = references["random"].reward
-    scale = references["expert"].reward - random
+    random, expert = references["random"], references["expert"]
+    scale = expert.reward - random.reward
     if not scale:
         return result  # Where random actions earn as much as the expert there is no scale.
-    return dataclasses.replace(result, score=(result.reward - random) / scale, score_se=result.reward_se / abs(scale))
+    score, n = (result.reward - random.reward) / scale, len(result.rewards)
+    # The score is a ratio of means over the same episodes: to first order, the mean of these.
+    parts = (result.rewards - random.rewards - score * (expert.rewards - random.rewards)) / scale
+    error = float(parts.std(ddof=1) / n**0.5) if n > 1 else float("nan")
+    return dataclasses.replace(result, score=score, score_se=error)

@@ -79,7 +79,7 @@ def suggest_horizon(
     *,
     max_horizon: int = 20,
     model: Imitator | None = None,
-    relative: tuple[int, ...] = (),
+    relative: tuple[int, ...] | None = None,
     seed: int = 0,
 ) -> HorizonReport:
     """Instrument strength and residual autocorrelation for k = 1 .. ``max_horizon``.
@@ -87,7 +87,7 @@ def suggest_horizon(
     The residual is a_t less the prediction of ``model``, a policy fitted with a generous horizon; without one it is a_t
     less its out-of-fold regression on the history at ``max_horizon`` and before, which no noise of t enters. (That
     holds some of the policy's own variation, too: a model sees the noise more clearly.)
-    ``relative`` columns of the observation enter as differences.
+    ``relative`` columns of the observation enter as differences, by default those of the model.
 
     The suggestion is the first k at which the autocorrelation is within two standard errors of the level that it keeps
     over the last quarter of the lags (four at least); there is none if it still falls or rises there.
@@ -95,11 +95,15 @@ def suggest_horizon(
     check_seed(seed)
     check_count("max_horizon", max_horizon, MIN_TAIL)
     found = check_trajectories(trajectories)
+    if model is not None and not isinstance(model, Imitator):
+        raise DataError(f"model must be a fitted imitator such as CausalImitation, got {type(model).__name__}.")
+    own = () if model is None else tuple(model.relative)
+    if model is not None and relative is not None and tuple(relative) != own:
+        raise DataError(f"relative={tuple(relative)} is not that of the model, {own}. Leave it out.")
+    relative = own if relative is None else relative
     check_relative(relative, found[0].observations.shape[1])
     length = View(3, 3, newest=max_horizon, relative=tuple(relative)).length
     if model is not None:
-        if not isinstance(model, Imitator):
-            raise DataError(f"model must be a fitted imitator such as CausalImitation, got {type(model).__name__}.")
         length = max(length, model.policy_view.length)
     # Autocorrelations of an episode need more rows than lags.
     long_enough = [t for t in found if len(t) >= length + max_horizon]
@@ -109,6 +113,8 @@ def suggest_horizon(
             f"errors, got {len(long_enough)}. Lower it, or bring more or longer episodes."
         )
     windows = history_windows(long_enough, length).complete
+    if not np.ptp(windows.states, axis=(0, 1)).any():
+        raise DataError("observations never vary, so that no history moves the state. Bring what the expert sees.")
     per_episode = _autocorrelations(_residual(windows, max_horizon, model, relative, seed), windows, max_horizon)
     correlation, error = _mean_and_error(per_episode)
     return HorizonReport(

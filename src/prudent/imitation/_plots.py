@@ -8,7 +8,7 @@ from prudent.cmr._base import check_seed
 from prudent.envs._noise import check_count
 from prudent.errors import DataError
 from prudent.imitation._evaluate import act_of
-from prudent.imitation._rollout import EVALUATION, Expert, batches, episode_seeds, find_expert, make_env
+from prudent.imitation._rollout import EVALUATION, Expert, batches, episode_seeds, expert_actions, find_expert, make_env
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def plot_rollout(
         for _ in range(steps):
             if not batch.running.any():
                 break
-            expert_action = np.asarray(judge(info["expert_obs"]))
+            expert_action = expert_actions(judge, info["expert_obs"], batch)
             action = np.clip(act(obs), batch.single_action_space.low, batch.single_action_space.high)
             taken.append(action[0, column])
             wanted.append(expert_action[0, column])

@@ -64,7 +64,10 @@ class HistoryPolicy:
 
     def act(self, observation: Any) -> np.ndarray:
         """The action for the observation that follows the last action, (a,) or (n, a)."""
-        seen = np.asarray(observation, dtype=float)
+        try:
+            seen = np.asarray(observation, dtype=float)
+        except (TypeError, ValueError):
+            raise DataError(f"an observation must be an array of numbers, got {observation!r}.") from None
         if seen.ndim > 2:
             raise DataError(
                 f"an observation must have shape (d,), a batch (n, d), got {seen.shape}. Give one step at a time."
@@ -85,17 +88,21 @@ class HistoryPolicy:
     __call__ = act
 
     def save(self, folder: str | Path) -> Path:
-        """Save the model behind the policy; ``prudent.load(folder).policy()`` brings the policy back."""
+        """Save the model behind the policy; ``prudent.load(folder).policy(action_space)`` brings the policy back."""
         return self.model.save(folder)
 
     def _remember(self, batch: np.ndarray) -> None:
         n, width = batch.shape
         expected = self.model.n_observed_
-        if width != expected or not np.isfinite(batch).all():
+        if width != expected:
             raise DataError(
-                f"an observation must have {expected} finite numbers as in the demonstrations, got {width} "
-                f"({'finite' if np.isfinite(batch).all() else 'not all finite'})."
+                f"this policy was learnt from {expected} observed columns, got an observation of {width}. Is it the "
+                "environment of the demonstrations?"
             )
+        if not np.isfinite(batch).all():
+            row, column = np.argwhere(~np.isfinite(batch))[0]
+            where = f"column {column}" + (f" of row {row}" if n > 1 else "")
+            raise DataError(f"observations must be finite, got {batch[row, column]} in {where} (counted from 0).")
         if self._states is None or self._actions is None:
             self._states = np.repeat(batch[:, None], self._view.length, axis=1)
             self._actions = np.zeros((n, self._view.length, self.model.n_acted_))

@@ -21,7 +21,10 @@ from prudent.envs._noise import check_count
 from prudent.errors import DataError
 from prudent.imitation._trajectory import Trajectory
 
+# Maps a batch of info["expert_obs"], (n, d), to actions (n, a).
 Expert = Callable[[np.ndarray], np.ndarray]
+# Steps of an episode, unless a time limit cuts it before.
+STEPS = 500
 # Which stream of seeds is meant: demonstrations, evaluation, or the fit of reference policies.
 DEMONSTRATION, EVALUATION, REFERENCE = 0, 1, 2
 # What gymnasium.make puts around every environment.
@@ -51,6 +54,13 @@ def _make(env: str, settings: dict[str, Any]) -> gymnasium.Env:
             return gymnasium.make(env, **settings)
         except DataError:
             raise
+        except TypeError as cause:
+            if not settings or "unexpected keyword" not in str(cause):
+                raise
+            raise DataError(
+                f"{env} takes no {' or '.join(settings)}: it is not a confounded environment. Wrap it: "
+                f"prudent.envs.ConfoundedWrapper(gymnasium.make({env!r}), ...)."
+            ) from None
         except (gymnasium.error.Error, ValueError, ImportError) as cause:
             raise DataError(f"no environment {env!r} ({cause}). Give the id of a confounded environment.") from None
 
@@ -102,6 +112,20 @@ def time_limit(env: gymnasium.Env) -> int | None:
     return min(limits, default=None)
 
 
+def check_steps(env: gymnasium.Env, steps: int | None) -> int:
+    """Steps of an episode: as given, or by default; at most the time limit."""
+    limit = time_limit(env)
+    if steps is None:
+        return STEPS if limit is None else min(STEPS, limit)
+    check_count("steps", steps, 1)
+    if limit is not None and steps > limit:
+        raise DataError(
+            f"steps={steps} is beyond the time limit of {limit}, and missing steps would count as reward 0. Lower "
+            "steps, or make the environment with max_episode_steps."
+        )
+    return int(steps)
+
+
 def episode_seeds(seed: int, stream: int, episodes: int) -> list[int]:
     """One seed per episode. Runs with neighbouring seeds share none, as they would with seed + i."""
     return [int(s) for s in np.random.SeedSequence([seed, stream]).generate_state(episodes)]
@@ -109,7 +133,17 @@ def episode_seeds(seed: int, stream: int, episodes: int) -> list[int]:
 
 def find_expert(env: gymnasium.Env, expert: Expert | None) -> Expert:
     """The expert that is given, or the one that the environment brings."""
+    if not env.has_wrapper_attr("demonstrate"):
+        raise DataError(
+            f"the environment must be confounded, got {env}, which has no hidden noise. Wrap it with "
+            "prudent.envs.ConfoundedWrapper."
+        )
     if expert is not None:
+        if not callable(expert):
+            raise DataError(
+                f"expert must be a function of info['expert_obs'], got {type(expert).__name__} {expert!r}. Leave it "
+                "out for the environment's own."
+            )
         return expert
     plain = env.unwrapped
     # A wrapper that confounds changes what is right to do, and what the expert is told.
@@ -118,11 +152,29 @@ def find_expert(env: gymnasium.Env, expert: Expert | None) -> Expert:
         return plain.expert
     if isinstance(plain, ConfoundedLocomotion) and not is_confounded_again:
         return load_expert(plain.robot.name)
-    raise DataError("this environment brings no expert. Give expert=, a function of info['expert_obs'].")
+    raise DataError(
+        "this environment brings no expert. Give expert=, a function of a batch of info['expert_obs']; "
+        "env.expert(policy) of a ConfoundedWrapper makes it from a policy of the plain environment."
+    )
+
+
+def expert_actions(expert: Expert, expert_obs: np.ndarray, batch: Any) -> np.ndarray:
+    """What the expert wants in every episode of a batch, (n, a).
+
+    An expert written for one observation would give one action, which NumPy would spread over all episodes.
+    """
+    wanted = np.asarray(expert(expert_obs), dtype=float)
+    if wanted.shape != batch.action_space.shape or not np.isfinite(wanted).all():
+        what = wanted.shape if wanted.shape != batch.action_space.shape else "NaN or infinity"
+        raise DataError(
+            f"the expert must give finite actions of shape {batch.action_space.shape} for observations of shape "
+            f"{expert_obs.shape}, got {what}. Write it for a batch: obs[..., :1] in place of obs[0]."
+        )
+    return wanted
 
 
 def demonstrate(
-    env: Any, expert: Expert | None = None, *, episodes: int = 40, steps: int = 500, seed: int = 0
+    env: Any, expert: Expert | None = None, *, episodes: int = 40, steps: int | None = None, seed: int = 0
 ) -> list[Trajectory]:
     """Demonstrations by an expert in a confounded environment, with the noise that it does not know of.
 
@@ -131,17 +183,18 @@ def demonstrate(
     env : gymnasium.Env or str
         A confounded environment or its id.
     expert : callable, optional
-        Actions from ``info["expert_obs"]``, for a batch; by default the environment's own.
+        Actions (n, a) from ``info["expert_obs"]`` of a batch, (n, d); by default the environment's own.
     episodes, steps : int
-        How many, and how long at most; an episode that ends before is shorter.
+        How many, and how long at most (500 by default, or the time limit if that is less); an episode that ends before
+        is shorter.
     seed : int
         Decides everything.
     """
     check_seed(seed)
     check_count("episodes", episodes, 1)
-    check_count("steps", steps, 1)
     env = make_env(env)
     expert = find_expert(env, expert)
+    steps = check_steps(env, steps)
     seeds = episode_seeds(seed, DEMONSTRATION, episodes)
     trajectories: list[Trajectory] = []
     for batch in batches(env, episodes):
@@ -151,7 +204,7 @@ def demonstrate(
         hidden = {name: [values] for name, values in info["hidden"].items()}
         for _ in range(steps):
             lengths += batch.running
-            recorded, executed = batch.demonstrate(expert(info["expert_obs"]))
+            recorded, executed = batch.demonstrate(expert_actions(expert, info["expert_obs"], batch))
             obs, _, terminated, _, info = batch.step(executed)
             fell |= terminated
             seen.append(obs)

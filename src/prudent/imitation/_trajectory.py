@@ -216,7 +216,11 @@ def save_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> P
         if extra not in ({0}, {1}):
             raise DataError(f"hidden variable {name!r} must be recorded alike in all episodes to be saved.")
         arrays[f"hidden.{name}"] = np.concatenate([t.hidden[name] for t in found])
-    np.savez_compressed(path, **arrays)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, **arrays)
+    except OSError as cause:
+        raise DataError(f"{path} cannot be written ({cause.strerror}). Choose another place.") from None
     return path
 
 
@@ -232,9 +236,11 @@ def load_trajectories(path: str | Path) -> list[Trajectory]:
         lengths = arrays.pop("lengths").astype(int)
         observations, actions = arrays.pop("observations"), arrays.pop("actions")
     except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
+        # NumPy takes anything else for a pickle, and says how to load one.
+        reason = f"{cause} is missing" if isinstance(cause, KeyError) else "it is damaged, or no .npz file of arrays"
         raise DataError(
-            f"{path} does not hold demonstrations ({type(cause).__name__}: {cause}). It needs the arrays lengths, "
-            "observations and actions; write it with save_trajectories."
+            f"{path} does not hold demonstrations: {reason}. It needs the arrays lengths, observations and actions; "
+            "write it with save_trajectories."
         ) from None
     hidden = {name.removeprefix("hidden."): values for name, values in arrays.items() if name.startswith("hidden.")}
     if len(actions) != lengths.sum() or len(observations) != (lengths + 1).sum():

@@ -8,7 +8,7 @@ import numpy as np
 from prudent._roles import Role
 from prudent.cmr import MomentError, MomentEstimator
 from prudent.cmr._controlfunction import ControlReport
-from prudent.cmr._report import FitReport
+from prudent.cmr._report import FitReport, table_text
 from prudent.cmr._twostage import TwoStageReport
 
 
@@ -124,9 +124,7 @@ class Diagnosis:
         return table
 
     def __str__(self) -> str:
-        table = self.rows()
-        left, middle = max(len(a) for a, _, _ in table), max(len(b) for _, b, _ in table)
-        return "\n".join(f"{a:<{left}}  {b:>{middle}}  {c}".rstrip() for a, b, c in table)
+        return table_text(self.rows())
 
     def to_json(self) -> dict[str, Any]:
         """Plain record."""

@@ -18,7 +18,7 @@ from prudent.cmr import FitReport, MomentError, MomentEstimator, Strength
 from prudent.cmr._arrays import Matrix
 from prudent.cmr._base import regress_out_of_fold, residual_moment
 from prudent.cmr._folds import cross_fit_folds
-from prudent.cmr._report import MAX_SPREAD, WEAK_F, partial_strength, r_squared
+from prudent.cmr._report import MAX_SPREAD, WEAK_F, partial_strength, r_squared, table_text
 
 # Standard errors from fewer groups are themselves uncertain, and too small.
 FEW_GROUPS = 30
@@ -178,10 +178,7 @@ class ProximalDiagnosis:
         return table
 
     def __str__(self) -> str:
-        table = self.rows()
-        left, middle = max(len(a) for a, _, _ in table), max(len(b) for _, b, _ in table)
-        lines = [f"{a:<{left}}  {b:>{middle}}  {c}".rstrip() for a, b, c in table]
-        return "\n".join(lines + [f"warning: {text}" for text in self.warnings()])
+        return "\n".join([table_text(self.rows()), *(f"warning: {text}" for text in self.warnings())])
 
     def to_json(self) -> dict[str, Any]:
         """Plain record."""
