@@ -1,7 +1,8 @@
 """Would DML-IL correct cloning? t of cloning's own moment per run, and how many predictions leave the actions' range.
 
 Tables that were made before DML-IL put this question (``start="tested"``) stand where t is above 1 and no prediction
-leaves the range: there the fit is the same. Only the regression is fitted here.
+leaves the range: there the fit is the same, unless the correction ran off, which its errors would show. Only the
+regression is fitted here.
 """
 
 import argparse
@@ -68,7 +69,7 @@ def measure(budget: dict[str, Any], k: int, seed: int) -> tuple[float, int]:
 def main() -> None:
     """Print one line per horizon."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="which; by default all")
+    parser.add_argument("tables", nargs="*", help=f"some of {', '.join(TABLES)}; by default all")
     parser.add_argument("--runs", type=int, help="seeds 0 .. RUNS-1; by default those of the table")
     arguments = parser.parse_args()
     for name in arguments.tables or TABLES:

@@ -20,7 +20,7 @@ def main() -> None:
     rows = int(os.environ.get("PRUDENT_EXAMPLE_ROWS", "10000"))
     env = imitation.make_env("TicketPricing-v0", noise_horizon=1)
     episodes = max(6, rows // 500)
-    demonstrations = imitation.demonstrate(env, episodes=episodes, steps=max(30, rows // episodes), seed=0)
+    demonstrations = imitation.demonstrate(env, episodes=episodes, steps=min(500, max(30, rows // episodes)), seed=0)
 
     causal = CausalImitation(DMLCMR(n_folds=2, n_repeats=1, n_functions=2), noise_horizon=1, seed=0)
     models = {

@@ -26,6 +26,10 @@ def test_from_demonstrations_to_a_judged_policy(tmp_path):
     fitted = run("imitate", "fit", demos, "--method", "bc", "--out", model)
     assert "Without a model" not in run("imitate", "horizon", demos, "--max-horizon", "4", "--model", model)
     assert "error of recorded actions" in fitted
+    with pytest.raises(DataError, match="--noise-horizon is needed: a BehaviourCloning does not know"):
+        CliRunner().invoke(app, ["imitate", "evaluate", model, "--env", "TicketPricing-v1"], catch_exceptions=False)
+    with pytest.raises(DataError, match="nothing to diagnose"):
+        CliRunner().invoke(app, ["imitate", "diagnose", model], catch_exceptions=False)
     judged = run(
         *("imitate", "evaluate", model, "--env", "TicketPricing-v1", "--noise-horizon", "2", "--episodes", "3"),
         *("--steps", "30", "--out", str(tmp_path / "pictures"), "--json"),
@@ -56,7 +60,7 @@ def test_from_demonstrations_to_a_judged_policy(tmp_path):
         (("demonstrate", "--env", "bad:id:x", "--out", "demos.npz"), "no environment 'bad:id:x'"),
         (("demonstrate", "--env", "TicketPricing-v0", "--noise", "loud", "--out", "d.npz"), "noise must be one of"),
         (("demonstrate", "--env", "NoSuch-v0", "--out", "demos.npz"), "no environment 'NoSuch-v0'"),
-        (("demonstrate", "--env", "Pendulum-v1", "--out", "demos.npz"), "not a confounded environment"),
+        (("demonstrate", "--env", "Pendulum-v1", "--out", "demos.npz"), "If it is not a confounded environment"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments, message, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 System: s_{t+1} = 0.9 s_t + 0.5 a_t + u_{t+1} + w_{t+1}, a_t = -K s_t + g u_t, u a moving average of k draws.
 """
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 
 import prudent
 from prudent import CausalImitation, DataError, ModelFileError, NotFittedError
-from prudent.cmr import DFIV, DMLCMR, DeepGMM, MomentEstimator, TwoStageLeastSquares
+from prudent.cmr import DFIV, DMLCMR, DeepGMM, MomentError, MomentEstimator, TwoStageLeastSquares
 from prudent.cmr._report import partial_strength
 from prudent.imitation import (
     BehaviourCloning,
+    ImitationDiagnosis,
     ResiduIL,
     SequenceCloning,
     Trajectory,
@@ -402,6 +404,29 @@ def test_bad_settings_and_data_are_refused(short_noise):
             model.fit(few[:1])
 
 
+def test_a_model_of_another_kind_is_not_replaced(clone_model, tmp_path):
+    model = clone_model[1]
+    design = prudent.datasets.make_linear_gaussian(50, seed=0)
+    prudent.IVRegression(TwoStageLeastSquares()).fit(**design.roles()).save(tmp_path / "model")
+    with pytest.raises(ModelFileError, match=r"another kind of model \(IVRegression, not SequenceCloning\)"):
+        model.save(tmp_path / "model")
+    model.save(tmp_path / "policy")
+    model.save(tmp_path / "policy")
+
+
+def test_a_diagnosis_survives_json_and_says_what_is_not_known():
+    some = MomentError(0.5, 0.1, 100)
+    unknown = ImitationDiagnosis(100, 3, (float("nan"),), "made", None, some)
+    again = ImitationDiagnosis.from_json(json.loads(json.dumps(unknown.to_json(), allow_nan=False)))
+    assert str(again) == str(unknown)
+    assert unknown.weakest_f is None
+    assert "too few episodes" in str(unknown)
+    assert "not measured" in str(unknown)
+    assert "audited folds" in str(ImitationDiagnosis(100, 3, (30.0,), None, some, some))
+    assert "something speaks against it" in str(ImitationDiagnosis(100, 3, (3.0,), "diverged", some, some))
+    assert "DMLCMR and KernelCMR measure it" in str(ImitationDiagnosis.of(TwoStage(), 100, 3))
+
+
 @pytest.mark.filterwarnings("ignore:weak instrument")
 def test_cloning_for_want_of_evidence_is_told(quick_estimator):
     rng = np.random.default_rng(0)
@@ -422,10 +447,6 @@ def test_causal_imitation_fits_saves_and_loads(quick_estimator, tmp_path):
     assert again.noise_horizon == 2
     assert str(again.diagnose()) == str(model.diagnose())
     assert "instrument strength" in str(again.diagnose())
-    with pytest.raises(ModelFileError, match="another kind of model"):
-        prudent.IVRegression(TwoStageLeastSquares()).fit(
-            **prudent.datasets.make_linear_gaussian(50, seed=0).roles()
-        ).save(tmp_path / "model")
     assert np.allclose(
         CausalImitation(quick_estimator(), noise_horizon=2, seed=1).fit(demos).predict(row), model.predict(row)
     )

@@ -61,8 +61,7 @@ class Table:
     def shown(self) -> tuple[Row, ...]:
         """The rows for readers: what is the same for all methods, such as a reference line, stands there once."""
         own = [row for row in self.rows if row.kind == "ours"]
-        # As shown: records of several machines differ in the last digits.
-        differ = len({tuple(entry_text(entry, self) for entry in row.entries) for row in own}) != 1 or len(own) < 2
+        differ = len(own) < 2 or not all(all(map(_alike, row.entries, own[0].entries)) for row in own)
         if self.metric.better or differ or any(entry.value is None for entry in own[0].entries):
             return self.rows
         return (replace(own[0], label="the same for all"), *(row for row in self.rows if row.kind != "ours"))
@@ -222,6 +221,14 @@ def summarise(values: list[float], statistic: str) -> tuple[float, float, float]
         return mean - deviation, mean, mean + deviation
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, median, high
+
+
+def _alike(one: Entry, other: Entry) -> bool:
+    """Equal but for the last digits, in which machines differ."""
+    pairs = ((one.value, other.value), (one.low, other.low), (one.high, other.high))
+    return one.runs == other.runs and all(
+        a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in pairs
+    )
 
 
 def entry_text(entry: Entry, table: Table) -> str:

@@ -11,7 +11,7 @@ from prudent.cli._tables import finite, show, split_names
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
-    from prudent.imitation import Imitator, Trajectory
+    from prudent.imitation import Imitator
 
 app = typer.Typer(help="Policies from confounded demonstrations.", no_args_is_help=True)
 
@@ -47,6 +47,7 @@ def demonstrate(
     from prudent import imitation
 
     world = imitation.make_env(env, noise_horizon=noise_horizon, noise=noise)
+    out.parent.mkdir(parents=True, exist_ok=True)  # Better before the roll-outs than after them.
     found = imitation.demonstrate(world, episodes=episodes, steps=steps, seed=seed)
     imitation.save_trajectories(out, found)
     header = ["file", "episodes", "steps", "observed columns", "action columns"]
@@ -131,13 +132,14 @@ def fit(
     model.fit(found)
     model.save(out)
     error, title = model.action_error(found), method if noise_horizon is None else f"{method}, k = {k}"
+    counts = {"n_episodes": len(found), "n_rows": sum(len(t) for t in found)}
+    diagnosis = model.diagnose() if method == "dml-il" else None
     if as_json:
-        facts = model.diagnose().to_json() if method == "dml-il" else _counts(found)
+        facts = counts if diagnosis is None else diagnosis.to_json()
         print(json.dumps(finite({**facts, "action_error": error}), indent=1))
         return
-    rows: list[Any] = (
-        model.diagnose().rows() if method == "dml-il" else [(*pair, "") for pair in _counts(found).items()]
-    )
+    plain = [("episodes", counts["n_episodes"], ""), ("steps", counts["n_rows"], "")]
+    rows: list[Any] = plain if diagnosis is None else diagnosis.rows()
     rows.append(("error of recorded actions", f"{error:.4g}", "in sample; it says little of how the policy acts"))
     show(title, ["what", "value", "reading"], rows, as_json=False)
     print(f"saved in {out}/")
@@ -158,7 +160,9 @@ def evaluate(
     env: Env,
     noise_horizon: Annotated[
         int | None,
-        typer.Option(help="Steps k over which the hidden noise is correlated; that of the fit by default, or 1."),
+        typer.Option(
+            help="Steps k over which the hidden noise is correlated; by default that of a dml-il or residuil fit."
+        ),
     ] = None,
     episodes: Annotated[int, typer.Option(help="Episodes.")] = 50,
     steps: Steps = None,
@@ -170,7 +174,9 @@ def evaluate(
     from prudent import imitation
 
     fitted = _load(model)
-    k = (fitted.noise_horizon or 1) if noise_horizon is None else noise_horizon
+    k = noise_horizon if noise_horizon is not None else fitted.noise_horizon
+    if not k and noise_horizon is None:
+        raise DataError(f"--noise-horizon is needed: a {type(fitted).__name__} does not know that of its fit.")
     world = imitation.make_env(env, noise_horizon=k)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -197,10 +203,6 @@ def _load(folder: Path) -> "Imitator":
     if not isinstance(fitted, imitation.Imitator):
         raise DataError(f"{folder} holds no policy but {type(fitted).__name__}. Give the --out of prudent imitate fit.")
     return fitted
-
-
-def _counts(trajectories: "list[Trajectory]") -> dict[str, int]:
-    return {"episodes": len(trajectories), "steps": sum(len(t) for t in trajectories)}
 
 
 def _columns(text: str | None) -> tuple[int, ...]:

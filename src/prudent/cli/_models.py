@@ -1,4 +1,4 @@
-"""What ``prudent iv`` and ``prudent proximal`` share: options of a fit, estimators by name, saving and loading."""
+"""What the commands of models share: options of a fit, estimators by name, saving and loading."""
 
 import dataclasses
 import json

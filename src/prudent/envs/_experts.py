@@ -42,8 +42,8 @@ class Expert:
         obs, size = np.asarray(expert_obs), len(self.weights["mean"])
         if obs.shape[-1] != size:
             raise DataError(f"expert_obs must have {size} numbers, got {obs.shape[-1]}. Pass info['expert_obs'].")
-        if not np.isfinite(obs.sum()):
-            raise DataError("expert_obs must be finite, got NaN or infinity. Pass info['expert_obs'].")
+        if np.isnan(obs).any():
+            raise DataError("expert_obs must be numbers, got NaN. Pass info['expert_obs'].")
         x = scaled = scale_obs(obs, self.weights["mean"], self.weights["scale"])
         for weight, bias in self._layers[:-1]:
             x = np.maximum(x @ weight + bias, 0.0)

@@ -150,11 +150,10 @@ class CausalImitation(Imitator):
         y = windows.actions[:, -1]
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
         n_episodes, n_folds = len(np.unique(windows.episode)), getattr(estimator, "n_folds", 1)
-        if isinstance(n_folds, int) and n_folds > 1 and n_episodes < 2 * n_folds:
-            cure = f"Lower n_folds (--folds) to at most {n_episodes // 2}" if n_episodes >= 4 else "Set n_folds=1"
+        if isinstance(n_folds, int | np.integer) and n_folds > 1 and n_episodes < 2 * n_folds:
             raise DataError(
-                f"n_folds={n_folds} needs at least two episodes per fold, got {n_episodes} episodes. {cure}, or bring "
-                "more episodes."
+                f"n_folds={n_folds} needs at least two episodes per fold, got {n_episodes} episodes. Lower n_folds "
+                f"(--folds) to at most {n_episodes // 2}, or bring more episodes."
             )
         if isinstance(estimator, DMLCMR):
             _fill_in(estimator, *x.shape, explained=lambda: _explained(y, c, windows.episode))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from prudent.cmr import MomentError, MomentEstimator
+from prudent.cmr._base import MIN_UNITS
 from prudent.cmr._report import WEAK_F, FitReport, table_text
 
 CORRECTIONS = {
@@ -19,9 +20,10 @@ CORRECTIONS = {
 class ImitationDiagnosis:
     """Strength of the older history, what was done to cloning, and the moment. ``print`` shows a table.
 
-    ``effective_f`` has one number per column that the policy sees and the history does not contain; NaN where there
-    are too few episodes to tell. ``correction`` is that of DML-IL, None of other estimators; where it is not "made",
-    ``moment`` is that of cloning, out of fold.
+    ``effective_f`` has one number per column that the policy sees and the history does not contain; NaN where it is
+    not known: of too few episodes, and of a column that does not vary once there is a history. ``correction`` is that
+    of DML-IL, None of other estimators and of other starts; where it is "not needed" or "diverged", ``moment`` is that
+    of cloning, out of fold.
     """
 
     n_rows: int
@@ -53,7 +55,7 @@ class ImitationDiagnosis:
 
     @property
     def has_power(self) -> bool | None:
-        """Whether the moment tells cloning from a constant action; None where it was not measured."""
+        """Whether the moment speaks against a constant action; None where it was not measured."""
         if self.moment_of_mean is None:
             return None
         return self.moment_of_mean.value > self.moment_of_mean.standard_error
@@ -62,9 +64,9 @@ class ImitationDiagnosis:
         """(what, value, how to read it)."""
         table = [("episodes", f"{self.n_episodes}", ""), ("steps", f"{self.n_rows}", "")]
         if not self.effective_f:
-            table.append(("instrument strength", "not measured", "this estimator has no measure of it; DMLCMR has"))
+            table.append(("instrument strength", "not measured", "DMLCMR and KernelCMR measure it"))
         elif self.weakest_f is None:
-            table.append(("instrument strength", "unknown", "too few episodes to tell"))
+            table.append(("instrument strength", "unknown", "too few episodes, or nothing varies"))
         else:
             reading = "weak: do not trust the policy" if self.weakest_f < WEAK_F else "of the column moved least"
             table.append(("instrument strength: effective F", f"{self.weakest_f:.1f}", reading))
@@ -78,21 +80,25 @@ class ImitationDiagnosis:
                 "what there was to explain" if self.has_power else "a constant passes, too: the moment says little"
             )
             table.append(("moment error of a constant action", _shown(self.moment_of_mean), reading))
+        where = "out of fold" if self.correction in ("not needed", "diverged") else "audited folds"
         if self.moment is not None:
-            where = "audited folds" if self.correction == "made" else "out of fold"
             table.append((f"moment error, {where}", _shown(self.moment), self.moment.verdict))
+        elif self.moment_of_mean is not None:
+            cure = f"needs {MIN_UNITS} episodes in a fold of DMLCMR: fewer folds, or more episodes"
+            table.append((f"moment error, {where}", "not measured", cure))
         return table
 
     def __str__(self) -> str:
         return table_text(self.rows())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain record."""
-        return dataclasses.asdict(self)
+        """Plain record; a strength that is not known is None."""
+        forces = tuple(None if np.isnan(f) else f for f in self.effective_f)
+        return dataclasses.asdict(self) | {"effective_f": forces}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "ImitationDiagnosis":
-        """From the record of :meth:`to_json`; a strength that was not known is null there."""
+        """From the record of :meth:`to_json`."""
         forces = tuple(float("nan") if f is None else float(f) for f in record["effective_f"])
         moments = {
             name: None if record[name] is None else MomentError(**record[name]) for name in ("moment", "moment_of_mean")

@@ -53,7 +53,7 @@ class Result:
     """(reward - random) / (expert - random)."""
     score_se: float
     """Its standard error over episodes, which all policies share: zero for random actions and the expert."""
-    rewards: np.ndarray = dataclasses.field(repr=False, compare=False)
+    rewards: tuple[float, ...] = dataclasses.field(repr=False, compare=False)
     """Reward per step of every episode."""
 
 
@@ -265,7 +265,9 @@ def _summarise(reward: np.ndarray, error: np.ndarray, raw: np.ndarray) -> Result
     """Means over episodes; scores are still open."""
     nothing = float("nan")
     spread = float(reward.std(ddof=1) / len(reward) ** 0.5) if len(reward) > 1 else nothing
-    return Result(float(error.mean()), float(raw.mean()), float(reward.mean()), spread, nothing, nothing, reward)
+    return Result(
+        float(error.mean()), float(raw.mean()), float(reward.mean()), spread, nothing, nothing, tuple(reward.tolist())
+    )
 
 
 def _scored(result: Result, references: dict[str, Result]) -> Result:
@@ -276,6 +278,7 @@ def _scored(result: Result, references: dict[str, Result]) -> Result:
         return result  # Where random actions earn as much as the expert there is no scale.
     score, n = (result.reward - random.reward) / scale, len(result.rewards)
     # The score is a ratio of means over the same episodes: to first order, the mean of these.
-    parts = (result.rewards - random.rewards - score * (expert.rewards - random.rewards)) / scale
+    own, low, high = (np.array(line.rewards) for line in (result, random, expert))
+    parts = (own - low - score * (high - low)) / scale
     error = float(parts.std(ddof=1) / n**0.5) if n > 1 else float("nan")
     return dataclasses.replace(result, score=score, score_se=error)

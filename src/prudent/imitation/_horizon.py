@@ -98,10 +98,10 @@ def suggest_horizon(
     if model is not None and not isinstance(model, Imitator):
         raise DataError(f"model must be a fitted imitator such as CausalImitation, got {type(model).__name__}.")
     own = () if model is None else tuple(model.relative)
+    check_relative(own if relative is None else relative, found[0].observations.shape[1])
     if model is not None and relative is not None and tuple(relative) != own:
         raise DataError(f"relative={tuple(relative)} is not that of the model, {own}. Leave it out.")
     relative = own if relative is None else relative
-    check_relative(relative, found[0].observations.shape[1])
     length = View(3, 3, newest=max_horizon, relative=tuple(relative)).length
     if model is not None:
         length = max(length, model.policy_view.length)

@@ -55,11 +55,11 @@ def _make(env: str, settings: dict[str, Any]) -> gymnasium.Env:
         except DataError:
             raise
         except TypeError as cause:
-            if not settings or "unexpected keyword" not in str(cause):
+            if not settings:
                 raise
             raise DataError(
-                f"{env} takes no {' or '.join(settings)}: it is not a confounded environment. Wrap it: "
-                f"prudent.envs.ConfoundedWrapper(gymnasium.make({env!r}), ...)."
+                f"{env} cannot be made with {', '.join(settings)} ({cause}). If it is not a confounded environment, "
+                f"wrap it: prudent.envs.ConfoundedWrapper(gymnasium.make({env!r}), ...)."
             ) from None
         except (gymnasium.error.Error, ValueError, ImportError) as cause:
             raise DataError(f"no environment {env!r} ({cause}). Give the id of a confounded environment.") from None
@@ -120,8 +120,8 @@ def check_steps(env: gymnasium.Env, steps: int | None) -> int:
     check_count("steps", steps, 1)
     if limit is not None and steps > limit:
         raise DataError(
-            f"steps={steps} is beyond the time limit of {limit}, and missing steps would count as reward 0. Lower "
-            "steps, or make the environment with max_episode_steps."
+            f"steps={steps} is beyond the time limit of {limit}, at which episodes are cut. Lower steps, or make the "
+            "environment with max_episode_steps."
         )
     return int(steps)
 
@@ -164,13 +164,14 @@ def expert_actions(expert: Expert, expert_obs: np.ndarray, batch: Any) -> np.nda
     An expert written for one observation would give one action, which NumPy would spread over all episodes.
     """
     wanted = np.asarray(expert(expert_obs), dtype=float)
-    if wanted.shape != batch.action_space.shape or not np.isfinite(wanted).all():
+    # What it says of an episode that has ended is not asked for.
+    if wanted.shape != batch.action_space.shape or not np.isfinite(wanted[batch.running]).all():
         what = wanted.shape if wanted.shape != batch.action_space.shape else "NaN or infinity"
         raise DataError(
             f"the expert must give finite actions of shape {batch.action_space.shape} for observations of shape "
             f"{expert_obs.shape}, got {what}. Write it for a batch: obs[..., :1] in place of obs[0]."
         )
-    return wanted
+    return np.where(batch.running[:, None], wanted, 0.0)
 
 
 def demonstrate(
@@ -185,8 +186,8 @@ def demonstrate(
     expert : callable, optional
         Actions (n, a) from ``info["expert_obs"]`` of a batch, (n, d); by default the environment's own.
     episodes, steps : int
-        How many, and how long at most (500 by default, or the time limit if that is less); an episode that ends before
-        is shorter.
+        How many, and how long (500 by default, or the time limit if that is less); an episode that ends by itself is
+        shorter.
     seed : int
         Decides everything.
     """

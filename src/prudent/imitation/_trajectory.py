@@ -220,7 +220,7 @@ def save_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> P
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(path, **arrays)
     except OSError as cause:
-        raise DataError(f"{path} cannot be written ({cause.strerror}). Choose another place.") from None
+        raise DataError(f"{path} cannot be written ({cause.strerror or cause}). Choose another place.") from None
     return path
 
 
@@ -237,7 +237,11 @@ def load_trajectories(path: str | Path) -> list[Trajectory]:
         observations, actions = arrays.pop("observations"), arrays.pop("actions")
     except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
         # NumPy takes anything else for a pickle, and says how to load one.
-        reason = f"{cause} is missing" if isinstance(cause, KeyError) else "it is damaged, or no .npz file of arrays"
+        reason = "it is damaged, or no .npz file of arrays"
+        if isinstance(cause, KeyError):
+            reason = f"{cause} is missing"
+        elif isinstance(cause, OSError) and cause.strerror:
+            reason = cause.strerror.lower()
         raise DataError(
             f"{path} does not hold demonstrations: {reason}. It needs the arrays lengths, observations and actions; "
             "write it with save_trajectories."
