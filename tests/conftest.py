@@ -8,6 +8,8 @@ import pytest
 # Set before anything imports JAX or Matplotlib, and inherited by the commands that tests start.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["MPLBACKEND"] = "Agg"
+# Most of the tests' time is compilation. This saves a sixth of it, and the programs are as fast.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_parallel_codegen_split_count=1")
 os.environ.setdefault("PRUDENT_COMPILATION_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 
 

@@ -33,7 +33,8 @@ def test_features_tell_digits_apart():
     assert model.score(outside / inside.std(), labels[1200:]) > 0.88
     beside = features.replace_last(np.column_stack([labels, images]))
     np.testing.assert_array_equal(beside[:, 0], labels)
-    np.testing.assert_array_equal(beside[:1200, 1:], inside)
+    # Matrix products of more rows add up in another order.
+    np.testing.assert_allclose(beside[:1200, 1:], inside, rtol=1e-9, atol=1e-9)
 
 
 def test_features_of_simple_and_of_coloured_images():
@@ -81,6 +82,7 @@ def test_model_with_an_image(data, quick_estimator, tmp_path):
         model.effect(0.0, np.zeros((2, 64)))
 
 
+@pytest.mark.slow  # Minutes of compilation for what a network sees.
 def test_default_networks_see_waves_of_time_and_not_of_features(data):
     from prudent.cmr import DMLCMR
     from prudent.nn import TrainConfig
@@ -92,6 +94,7 @@ def test_default_networks_see_waves_of_time_and_not_of_features(data):
     assert model.estimator_.nuisance_network.embed == (0, 1)
 
 
+@pytest.mark.slow
 def test_the_baselines_see_waves_of_time_too(data):
     from prudent.cmr import DFIV, DeepGMM
     from prudent.nn import TrainConfig
@@ -104,6 +107,7 @@ def test_the_baselines_see_waves_of_time_too(data):
     assert features.context_network.widths == (64, 4)
 
 
+@pytest.mark.slow
 def test_convolutions_on_pixels(data, quick_estimator):
     spec = ImageSpec(shape=(8, 8, 1), channels=(2, 3), widths=(8,), place="last")
     estimator = quick_estimator(network=spec, nuisance_network=spec)
