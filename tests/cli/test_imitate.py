@@ -89,7 +89,8 @@ def test_a_picture_needs_a_folder_before_the_roll_outs(tmp_path, monkeypatch):
 
     monkeypatch.setattr(prudent, "load", lambda folder: Fitted())
     (tmp_path / "taken").write_text("a file")
-    evaluate = ["imitate", "evaluate", "model", "--env", "TicketPricing-v0", "--out", str(tmp_path / "taken")]
+    evaluate = ["imitate", "evaluate", "model", "--env", "TicketPricing-v0", "--noise-horizon", "1"]
+    evaluate += ["--out", str(tmp_path / "taken")]
     with pytest.raises(FileExistsError):
         CliRunner().invoke(app, evaluate, catch_exceptions=False)
 
