@@ -21,7 +21,9 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(table):
-    output = run("proximal", "fit", str(table), *FIT, "--folds", "2", "--out", str(table.parent / "model"))
+    # Without networks, whose compilation would take most of the time; tests/examples has a fit with them.
+    settings = ["--estimator", "kernel-cmr", "--folds", "2", "--out", str(table.parent / "model")]
+    output = run("proximal", "fit", str(table), *FIT, *settings)
     assert "effective F" in output
     return table.parent
 

@@ -110,7 +110,7 @@ def test_a_score_has_the_error_of_shared_episodes():
     assert lines["expert"].score_se == pytest.approx(0.0, abs=1e-12)
     assert lines["random"].score_se == pytest.approx(0.0, abs=1e-12)
     # A jackknife over episodes as the judge.
-    own, random, expert = (line.rewards for line in (result, lines["random"], lines["expert"]))
+    own, random, expert = (np.array(line.rewards) for line in (result, lines["random"], lines["expert"]))
     kept = ~np.eye(20, dtype=bool)
     left_out = np.array([(own[k] - random[k]).mean() / (expert[k] - random[k]).mean() for k in kept])
     assert result.score_se == pytest.approx(np.sqrt(19 * left_out.var()), rel=0.1)
