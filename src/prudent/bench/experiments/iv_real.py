@@ -33,8 +33,9 @@ def _experiment(name: str, design: str, title: str, units: str, references: tupl
         name=name,
         title=title,
         protocol=(
-            f"{units}; K = 5, split 63 / 27 / 10 %; mean squared error of f at the observed actions of the test split, "
-            "and of the validation split, on which published figures were measured; rewards with actions in [-3, 5]."
+            f"{units}; an instrument of five values, split 63 / 27 / 10 %; mean squared error of f at the observed "
+            "actions of the test split, and of the validation split, on which published figures were measured; rewards "
+            "with actions in [-3, 5]."
         ),
         run_cell=f"{_MODULE}:run_cell",
         methods=tuple(ESTIMATORS.values()),
