@@ -68,7 +68,7 @@ def test_gaussian_process_is_kernel_ridge_regression_with_rows_left_out():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(60, 2))
     target = np.sin(2 * inputs[:, :1]) + inputs[:, 1:] + 0.1 * rng.normal(size=(60, 1))
-    process = GaussianProcess([0], n_landmarks=60, rng=rng).prepare(inputs, target)
+    process = GaussianProcess([0], n_landmarks=60, rng=rng).prepare(inputs, target, None)
     folds = [np.arange(20), np.arange(20, 60)]
     coefficients = process.coefficients(folds)
     u, t = (inputs - inputs.mean(0)) / inputs.std(0), (target - target.mean()) / target.std()
@@ -88,7 +88,7 @@ def test_likelihood_finds_the_noise_and_the_column_that_matters():
     target = (target + 0.3 * rng.normal(size=target.shape)) / np.sqrt(target.var() + 0.09)
     layout = Layout.of(inputs, [])
     nothing = np.empty((300, 0))
-    kernel = tune_kernel(layout, inputs, nothing, nothing, target, rng=rng)
+    kernel = tune_kernel(layout, inputs, nothing, nothing, target, rng=rng, groups=None)
     scales = layout.split(kernel.theta).numeric[:, 0]
     assert kernel.noise == pytest.approx(0.09 / 0.58, rel=0.3)
     assert scales[1] > 4 * scales[0]

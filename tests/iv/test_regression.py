@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 import prudent
 from prudent import IVRegression, datasets
 from prudent.cmr import ControlFunction, KernelCMR, KernelIV, TwoStageLeastSquares
+from prudent.cmr._report import strengths
 from prudent.errors import DataError, ModelFileError, NotFittedError, RoleError
 
 ROLES = {"outcome": "y", "action": "a", "instruments": ["z1", "z2"], "context": ["x"]}
@@ -273,3 +274,29 @@ def test_diagnosis_says_what_an_estimator_knows_of_strength():
     # Every instrument counts here, and the first stage is linear: both measures are about the same.
     assert control.partial_r2[0] == pytest.approx(linear.diagnose().partial_r2[0], abs=0.1)
     assert "not measured" in str(IVRegression(KernelIV()).fit(**roles).diagnose())
+
+
+@pytest.mark.parametrize(
+    "estimator", [KernelCMR(n_folds=2, n_landmarks=60), ControlFunction(n_folds=2, n_landmarks=60)], ids=str
+)
+def test_copies_of_rows_are_no_strength(estimator, frame):
+    few = frame[:200]
+    copies = few.loc[np.repeat(few.index, 4)].reset_index(drop=True).assign(unit=np.repeat(few.index, 4))
+    alone = IVRegression(estimator, seed=0).fit(few, **ROLES).diagnose()
+    together = IVRegression(estimator, seed=0).fit(copies, **ROLES, groups="unit").diagnose()
+    # Folds differ; four times the rows would be four times the strength.
+    assert together.weakest_f == pytest.approx(alone.weakest_f, rel=0.4)
+    # A likelihood that took copies for independent rows would find no noise, and explain nothing out of fold.
+    assert together.action_r2 == pytest.approx(alone.action_r2, abs=0.05)
+
+
+def test_strength_counts_groups():
+    rng = np.random.default_rng(0)
+    predicted, noise = rng.normal(size=(2, 50, 1))
+    rows, group = np.repeat(np.arange(50), 4), np.repeat(np.arange(50), 4)
+    without = np.zeros((2, 50, 1))
+    (alone,) = strengths(predicted + noise, predicted, without, None)
+    (found,) = strengths((predicted + noise)[rows], predicted[rows], without[:, rows], group)
+    assert found.effective_f * 50 / 49 == pytest.approx(alone.effective_f)
+    (unknown,) = strengths(predicted + noise, predicted, without, np.arange(50) % 3)
+    assert np.isnan(unknown.effective_f)

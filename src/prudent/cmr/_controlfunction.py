@@ -115,7 +115,7 @@ class ControlFunction(MomentEstimator):
             task = progress.start("control function", 2)
             action = problem.x[:, problem.modelled]
             first = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
-            first.prepare(problem.c, action)
+            first.prepare(problem.c, action, problem.groups)
             # A generator of its own: what is reported has no part in what is fitted.
             aside = np.random.default_rng([seed, 1])
             permuted = [permute(problem.c, problem.instruments, aside) for _ in range(N_PERMUTATIONS)]
@@ -136,7 +136,7 @@ class ControlFunction(MomentEstimator):
         self.report_ = ControlReport(
             n_rows=len(u),
             action_r2=r_squared(action, guess)[0],
-            strength=strengths(action, guess, without)[0],
+            strength=strengths(action, guess, without, problem.groups)[0],
             control_share=share,
         )
         return self
@@ -184,7 +184,7 @@ class ControlFunction(MomentEstimator):
         # The kernel is tuned twice: the control's part is noise to the first round and known to the second.
         for _ in range(2):
             front = u[:, problem.modelled]
-            kernel = tune_kernel(layout, u, front, np.zeros_like(front), y - effect, rng=rng)
+            kernel = tune_kernel(layout, u, front, np.zeros_like(front), y - effect, rng=rng, groups=problem.groups)
             whiten = landmark_map(kernel, landmarks)
             design = np.hstack([kernel.between(u, landmarks) @ whiten, basis])
             penalty = np.full(design.shape[1], kernel.noise)

@@ -159,8 +159,10 @@ class DeepIV(NeuralEstimator):
                 seed=law_seed,
                 progress=progress,
             )
-            actual = x[law_plan.unseen.rows][:, problem.modelled]
-            strength = strengths(actual, law.expected, law.without_instruments)
+            unseen = law_plan.unseen.rows
+            actual = x[unseen][:, problem.modelled]
+            unseen_groups = None if problem.groups is None else problem.groups[unseen]
+            strength = strengths(actual, law.expected, law.without_instruments, unseen_groups)
             baseline, baseline_network, left = None, None, y
             if problem.known and candidates is None and is_weak(strength):
                 baseline, baseline_network, fitted = fit_context(

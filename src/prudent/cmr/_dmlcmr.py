@@ -253,7 +253,8 @@ class DMLCMR(NeuralEstimator):
             correction = None if self.start != "tested" else "not needed" if is_plain else "made"
             baseline_network = network if baseline is not None else None
             actual = x[plan.unseen.rows][:, modelled]
-            strength = strengths(actual, law.expected, law.without_instruments)
+            unseen_groups = None if groups is None else groups[plan.unseen.rows]
+            strength = strengths(actual, law.expected, law.without_instruments, unseen_groups)
             outcome_r2 = () if self.outcome == "observed" else r_squared(y[plan.unseen.rows], outcome.unseen)
             from_context = self.start == "context" or (self.start is None and is_weak(strength))
             if from_context and problem.known and candidates is None:

@@ -23,7 +23,7 @@ from prudent.cmr._pairs import beside, pair_products
 # With more numeric side columns than this, one length-scale serves for all of them.
 MAX_SCALES = 20
 # The likelihood is summed over blocks of rows: its cost grows with the cube of a block.
-BLOCK_ROWS, MAX_BLOCKS = 500, 4
+BLOCK_ROWS, MAX_BLOCKS, MAX_SMALL_BLOCKS = 500, 4, 40
 N_GLOBAL = 5
 # Origins of lines, in standard units: where the search may go, and where it starts.
 MAX_ORIGIN, START_ORIGIN, TRIAL_STEPS = 10.0, 4.0, 12
@@ -231,17 +231,17 @@ def tune_kernel(
     target: Matrix,
     *,
     rng: np.random.Generator,
+    groups: np.ndarray | None,
     max_steps: int = 30,
 ) -> ProductKernel:
     """Kernel parameters of largest marginal likelihood (with a weak prior that keeps them finite).
 
     ``mean`` and ``variance`` (n, front) describe the front columns as independent normal laws, for which E k(X, X')
     has a closed form; ``side`` holds all columns, of which the layout's groups are read. ``target`` is standardised.
+    ``groups`` name dependent rows.
     """
-    n = len(target)
-    n_blocks = int(np.clip(n // BLOCK_ROWS, 1, MAX_BLOCKS))
-    order = rng.permutation(n)[: n_blocks * BLOCK_ROWS]
-    blocks = [_Block(layout, side[r], mean[r], variance[r], target[r]) for r in np.array_split(order, n_blocks)]
+    rows = _likelihood_rows(len(target), groups, rng)
+    blocks = [_Block(layout, side[r], mean[r], variance[r], target[r]) for r in rows]
     start, precision = layout.start()
 
     def climb(begin: np.ndarray, chosen: list[_Block], n_steps: int) -> Any:
@@ -268,6 +268,28 @@ def tune_kernel(
             trials.append(climb(moved, blocks[:1], TRIAL_STEPS))
         begin = min(trials, key=lambda trial: trial.fun).x
     return ProductKernel(layout, climb(begin, blocks, max_steps).x)
+
+
+def _likelihood_rows(n: int, groups: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    """Rows of the blocks whose likelihoods are added, with at most one row of every group.
+
+    The likelihood takes noise to be independent: of rows that share theirs it would learn that there is hardly any.
+    """
+    order = rng.permutation(n)
+    unit = np.arange(n) if groups is None else np.unique(groups[order], return_inverse=True)[1].reshape(-1)
+    by_unit = np.argsort(unit, kind="stable")
+    first = np.searchsorted(unit[by_unit], unit[by_unit])
+    layer = np.empty(n, dtype=int)
+    layer[by_unit] = np.arange(n) - first
+    blocks = []
+    for number in range(layer.max() + 1):
+        rows = order[layer == number]
+        n_blocks = int(np.clip(len(rows) // BLOCK_ROWS, 1, MAX_BLOCKS))
+        blocks += np.array_split(rows[: n_blocks * BLOCK_ROWS], n_blocks)
+        n_rows = sum(map(len, blocks))
+        if n_rows >= MAX_BLOCKS * BLOCK_ROWS or len(blocks) >= MAX_SMALL_BLOCKS:
+            break
+    return blocks
 
 
 class _Block:
@@ -363,14 +385,14 @@ class GaussianProcess:
     def __init__(self, front: list[int], *, n_landmarks: int, rng: np.random.Generator):
         self.front, self.n_landmarks, self.rng = front, n_landmarks, rng
 
-    def prepare(self, inputs: Matrix, target: Matrix) -> "GaussianProcess":
-        """Tune the kernel, and compute features of all rows."""
+    def prepare(self, inputs: Matrix, target: Matrix, groups: np.ndarray | None) -> "GaussianProcess":
+        """Tune the kernel, and compute features of all rows; ``groups`` name dependent ones."""
         self.layout = Layout.of(inputs, self.front)
         self.scaler, self.target_scaler = column_scaler(inputs), Scaler.of(target)
         u = standard(self.scaler, inputs)
         self.target = standard(self.target_scaler, target)
         front = u[:, list(self.layout.front)]
-        self.kernel = tune_kernel(self.layout, u, front, np.zeros_like(front), self.target, rng=self.rng)
+        self.kernel = tune_kernel(self.layout, u, front, np.zeros_like(front), self.target, rng=self.rng, groups=groups)
         chosen = self.rng.permutation(len(u))[: self.n_landmarks]
         self.landmarks = u[chosen]
         self.map = landmark_map(self.kernel, self.landmarks)

@@ -94,7 +94,7 @@ class KernelCMR(MomentEstimator):
         with Progress(self.show_progress) as progress, threadpool_limits(1):
             task = progress.start("kernel CMR", 3)
             outcome = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
-            outcome.prepare(problem.c, problem.y)
+            outcome.prepare(problem.c, problem.y, problem.groups)
             by_fold = [outcome.predict(outcome.design, w) for w in outcome.coefficients(folds)]
             s = np.empty_like(problem.y)
             for rows, guess in zip(folds, by_fold, strict=True):
@@ -165,14 +165,13 @@ class KernelCMR(MomentEstimator):
         """A cross-fitted regression by Gaussian processes, as :func:`fit_atoms` wants it."""
 
         def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray], groups: np.ndarray | None = None):
-            # Groups are of no concern: parameters maximise a likelihood, nothing is chosen on held-out rows.
             # The levels of a discrete action share a kernel, as do many actions; a few continuous ones have their own.
             is_shared = target.shape[1] > MAX_OWN or np.isin(target, (0.0, 1.0)).all()
             joint = target.shape[1] if is_shared else 1
             fitted = []
             for start in range(0, target.shape[1], joint):
                 model = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
-                model.prepare(inputs, target[:, start : start + joint])
+                model.prepare(inputs, target[:, start : start + joint], groups)
                 fitted.append((model, model.coefficients(folds)))
 
             def predict(at: Matrix) -> Matrix:
@@ -205,7 +204,7 @@ class KernelCMR(MomentEstimator):
         scaler = Scaler(self.x_scaler_.mean[front], self.x_scaler_.scale[front])
         law = dataclasses.replace(atoms, value=standard(scaler, atoms.value))
         layout = Layout.of(problem.x, front)
-        self.kernel_ = tune_kernel(layout, u, law.mean(), law.variance(), y, rng=rng)
+        self.kernel_ = tune_kernel(layout, u, law.mean(), law.variance(), y, rng=rng, groups=problem.groups)
         self.landmarks_ = u[rng.permutation(len(u))[: self.n_landmarks]]
         whiten = landmark_map(self.kernel_, self.landmarks_)
         design = self.kernel_.mean_between(law.value, law.weight, u, self.landmarks_) @ whiten

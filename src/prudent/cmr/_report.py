@@ -62,7 +62,7 @@ def facts_of_atoms(
         "outcome_r2": r_squared(problem.y, s),
         "modelled_r2": r_squared(modelled, atoms.expected),
         "modelled": tuple(problem.modelled),
-        "strength": strengths(modelled, atoms.expected, atoms.without),
+        "strength": strengths(modelled, atoms.expected, atoms.without, problem.groups),
         "moment": None,
         "moment_of_mean": moment_of_mean(problem.y, problem.c, problem.groups, seed),
         "discrete": tuple(problem.modelled[p] for p in discrete),
@@ -81,15 +81,19 @@ def measure_moment(residual: Matrix, c: Matrix, groups: np.ndarray | None, seed:
     return residual_moment(residual, c, seed=seed, groups=groups)
 
 
-def strengths(actual: Matrix, predicted: Matrix, without: np.ndarray) -> tuple[Strength, ...]:
-    """Strength of the instruments for every action, given the context.
+def strengths(
+    actual: Matrix, predicted: Matrix, without: np.ndarray, groups: np.ndarray | None
+) -> tuple[Strength, ...]:
+    """Strength of the instruments for every action, given the context; unknown (NaN) with too few ``groups``.
 
     ``predicted`` is the out-of-fold mean of the actions, ``without`` (2, n, d) twice the same with the instruments
     permuted, by independent permutations. Subtracting it on both sides removes what the context explains, which would
     otherwise count as strength; a single one would count its own noise as strength.
     """
     columns = zip(actual.T, predicted.T, without[0].T, without[1].T, strict=True)
-    return tuple(partial_strength(*parts) for parts in columns)
+    if groups is not None and len(np.unique(groups)) < MIN_UNITS:
+        return (Strength(float("nan"), float("nan")),) * actual.shape[1]
+    return tuple(partial_strength(*parts, groups=groups) for parts in columns)
 
 
 def partial_strength(

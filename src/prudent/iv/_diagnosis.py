@@ -80,8 +80,8 @@ class Diagnosis:
 
     @property
     def weakest_f(self) -> float | None:
-        """Smallest effective F over action columns."""
-        return min(self.effective_f, default=None)
+        """Smallest effective F over the action columns for which it is known."""
+        return min((f for f in self.effective_f if not np.isnan(f)), default=None)
 
     def levels_as_actions(self) -> list[Any]:
         """Levels of a discrete action in the form in which ``effect`` takes actions."""
@@ -95,7 +95,7 @@ class Diagnosis:
             table.append(("instrument strength", "not measured", advice))
         for name, f, r2 in zip(self.action_names, self.effective_f, self.partial_r2, strict=False):
             verdict = "weak: do not trust the effect" if f < 10 else "moderate" if f < 23.1 else "strong"
-            verdict = "not measured: fewer groups than instruments" if np.isnan(f) else verdict
+            verdict = "not measured: too few groups" if np.isnan(f) else verdict
             table.append((f"instrument strength, {name}: {self.strength_measure}", f"{f:.1f}", verdict))
             table.append(
                 (f"instrument strength, {name}: partial R2", f"{r2:.3f}", "share of the action's free variation")
