@@ -156,5 +156,5 @@ def _read_header(folder: Path) -> dict[str, Any]:
     if header.get("kind") not in KINDS or not {"weights_sha256", "model"} <= header.keys():
         lacks = sorted({"kind", "weights_sha256", "model"} - header.keys())
         what = f"lacks {', '.join(lacks)}" if lacks else f"is of an unknown kind ({header['kind']!r})"
-        raise ModelFileError(f"{folder / JSON_NAME} {what}. Save the model again.")
+        raise ModelFileError(f"{folder / JSON_NAME} {what}. Upgrade prudent, or save the model again.")
     return header

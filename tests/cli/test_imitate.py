@@ -40,6 +40,21 @@ def test_from_demonstrations_to_a_judged_policy(tmp_path):
     assert (tmp_path / "pictures" / "rollout.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
+def test_the_default_method_is_fitted_diagnosed_and_judged(tmp_path):
+    demos, model = str(tmp_path / "demos.npz"), str(tmp_path / "model")
+    run(
+        *("imitate", "demonstrate", "--env", "TicketPricing-v1", "--noise-horizon", "2", "--out", demos),
+        *("--noise", "recorded", "--episodes", "10", "--steps", "30"),
+    )
+    run("imitate", "fit", demos, "--noise-horizon", "2", "--folds", "2", "--out", model)
+    assert "correction of cloning" in run("imitate", "diagnose", model)
+    judged = run(
+        *("imitate", "evaluate", model, "--env", "TicketPricing-v1", "--episodes", "3", "--steps", "30", "--json")
+    )
+    assert {row["policy"] for row in json.loads(judged)} >= {"expert", "policy"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

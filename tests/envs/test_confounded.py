@@ -212,6 +212,9 @@ class TestWrapper:
     def test_spaces_that_do_not_fit_are_named(self):
         with pytest.raises(DataError, match=r"action space must be a Box, got Discrete\(2\)"):
             envs.ConfoundedWrapper(gymnasium.make("CartPole-v1"))
+        for value in (True, -1.0, float("inf"), "1"):
+            with pytest.raises(DataError, match="action_noise must be a finite number"):
+                envs.ConfoundedWrapper(gymnasium.make("Pendulum-v1"), action_noise=value)
 
 
 class TestEpisodeBatch:

@@ -12,6 +12,7 @@ import pytest
 import prudent
 from prudent import CausalImitation, DataError, ModelFileError, NotFittedError
 from prudent.cmr import DFIV, DMLCMR, DeepGMM, MomentError, MomentEstimator, TwoStageLeastSquares
+from prudent.cmr._arrays import shared_columns
 from prudent.cmr._report import partial_strength
 from prudent.imitation import (
     BehaviourCloning,
@@ -145,6 +146,14 @@ def test_the_number_of_the_step_is_no_history(short_noise):
     ]
     with pytest.raises(DataError, match="not see all of the instrument"):
         CausalImitation(TwoStage(), noise_horizon=1, policy_states=3, policy_actions=2, window=3).fit(demos)
+
+
+def test_history_that_the_policy_sees_is_part_of_the_instrument(short_noise):
+    model = CausalImitation(TwoStage(), noise_horizon=1, policy_states=7).fit(short_noise[:10])
+    windows = history_windows(short_noise[:10], model._window_length()).complete
+    c = instrument_columns(windows, model._instrument_view)
+    x = model.policy_view.columns(windows.states, windows.actions)
+    assert len(shared_columns(x, c)) == x.shape[1] - 1
 
 
 def test_policies_act_on_the_columns_that_they_were_fitted_on():
@@ -371,6 +380,7 @@ def test_bad_settings_and_data_are_refused(short_noise):
     for model, message in (
         (CausalImitation(noise_horizon=0), "noise_horizon must be a whole number of at least 1"),
         (CausalImitation(noise_horizon=2, window=2), "window must be a whole number of at least 3"),
+        (CausalImitation(noise_horizon=2, policy_states=7, window=6), "window must be a whole number of at least 7"),
         (CausalImitation(noise_horizon=1, relative=(4,)), "relative names column 4"),
         (CausalImitation(noise_horizon=1, relative=0), "relative must be a tuple of column numbers, got 0"),
         (BehaviourCloning(relative=(0.5,)), "every column in relative must be a whole number"),

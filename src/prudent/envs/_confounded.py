@@ -138,7 +138,7 @@ class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
             )
         check_count("window", window, 1)
         for name, value in (("state_noise", state_noise), ("action_noise", action_noise)):
-            if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
                 raise DataError(f"{name} must be a finite number that is not negative, got {value!r}.")
         if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
             raise DataError(
@@ -205,6 +205,15 @@ class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
         return {**info, "hidden": {"u_o": self.u_o, "u_e": self.u_e}, "expert_obs": expert_obs}
 
 
+def check_confounded(env: gymnasium.Env) -> None:
+    """Refuse an environment without hidden noise."""
+    if not env.has_wrapper_attr("demonstrate"):
+        raise DataError(
+            f"the environment must be confounded, got {env}, which has no hidden noise. Wrap it with "
+            "prudent.envs.ConfoundedWrapper."
+        )
+
+
 class EpisodeBatch(VectorEnv):
     """Confounded environments stepped together, one episode each, so that one call of a policy serves them all.
 
@@ -218,11 +227,7 @@ class EpisodeBatch(VectorEnv):
         if not envs:
             raise DataError("a batch needs at least one environment, got none.")
         for env in envs:
-            if not env.has_wrapper_attr("demonstrate"):
-                raise DataError(
-                    f"environments must be confounded, got {env}, which has no hidden noise. Wrap it with "
-                    "prudent.envs.ConfoundedWrapper."
-                )
+            check_confounded(env)
         self.envs = list(envs)
         self.num_envs = len(self.envs)
         self.single_observation_space = self.envs[0].observation_space

@@ -61,7 +61,8 @@ class CausalImitation(Imitator):
     policy_actions : int, default=0
         Past actions that the policy sees.
     window : int, optional
-        Steps of the window; k + 3 by default, so that three states and three actions up to t - k are instruments.
+        Steps of the window; k + 3 by default, so that three states and three actions up to t - k are instruments, and
+        more where the policy sees more. It may not end before what the policy sees.
     relative : tuple of int
         Columns of the observation that enter as differences from step to step, as an odometer should.
     seed : int, default=0
@@ -108,11 +109,17 @@ class CausalImitation(Imitator):
             # Before its fit: what it leaves open is filled in by the number of folds.
             check_counts(self.estimator, "n_folds")
         if self.window is not None:
-            check_count("window", self.window, self.noise_horizon + 1)
+            check_count("window", self.window, self.noise_horizon + self._steps_seen(at_least=1))
+
+    def _steps_seen(self, *, at_least: int) -> int:
+        """Steps of the instrument that cover all of the older history that the policy sees, which then is given."""
+        policy = self._policy_view()
+        return max(policy.n_states - self.noise_horizon, policy.n_actions - self.noise_horizon + 1, at_least)
 
     @property
     def _instrument_view(self) -> View:
-        steps = INSTRUMENT_STEPS if self.window is None else self.window - self.noise_horizon
+        default = self._steps_seen(at_least=INSTRUMENT_STEPS)
+        steps = default if self.window is None else self.window - self.noise_horizon
         return View(steps, steps, newest=self.noise_horizon, relative=tuple(self.relative))
 
     def _policy_view(self) -> View:

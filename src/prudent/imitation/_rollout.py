@@ -17,6 +17,7 @@ from prudent.envs import (
     TicketPricingBatch,
     load_expert,
 )
+from prudent.envs._confounded import check_confounded
 from prudent.envs._noise import check_count
 from prudent.errors import DataError
 from prudent.imitation._trajectory import Trajectory
@@ -133,11 +134,7 @@ def episode_seeds(seed: int, stream: int, episodes: int) -> list[int]:
 
 def find_expert(env: gymnasium.Env, expert: Expert | None) -> Expert:
     """The expert that is given, or the one that the environment brings."""
-    if not env.has_wrapper_attr("demonstrate"):
-        raise DataError(
-            f"the environment must be confounded, got {env}, which has no hidden noise. Wrap it with "
-            "prudent.envs.ConfoundedWrapper."
-        )
+    check_confounded(env)
     if expert is not None:
         if not callable(expert):
             raise DataError(
