@@ -9,8 +9,9 @@ from sklearn.linear_model import LinearRegression
 
 from prudent import datasets
 from prudent.cmr import DMLCMR, Defaults
-from prudent.cmr._arrays import shared_columns
+from prudent.cmr._arrays import level_indicators, shared_columns
 from prudent.cmr._law import mixture_task
+from prudent.cmr._problem import Problem
 from prudent.cmr._report import partial_strength
 from prudent.errors import DataError, NotFittedError
 from prudent.nn import FoldPlan, MLPSpec, TrainConfig, apply_in_blocks, stack_networks
@@ -385,3 +386,27 @@ def test_a_constant_outcome_does_not_count_as_diverged(quick_estimator):
 def test_one_fold_is_not_tested(quick_estimator):
     y, x, c = problem(datasets.make_linear_gaussian(200, seed=1, confounding=0.0))
     assert quick_estimator(start="tested", n_folds=1).fit(y, x, c, seed=0).report_.correction == "made"
+
+
+def test_numbers_of_levels_are_no_scale():
+    """A judge's number moves the action in no order, and six more columns do so given the judge."""
+    rng = np.random.default_rng(0)
+    judge, context, (u, noise) = rng.integers(5, size=300), rng.normal(size=(300, 6)), rng.normal(size=(2, 300))
+    action = np.array([0.0, 1.0, 0.0, -0.2, -0.8])[judge] + (context * rng.normal(size=(5, 6))[judge]).sum(axis=1)
+    action += 0.2 * u + 0.1 * noise
+    c = np.column_stack([judge, context])
+    problem = Problem.of("test", action + u, np.column_stack([action, context]), c, seed=0, groups=None)
+    inputs = DMLCMR()._nuisance_inputs(problem)
+    assert inputs.c.shape[1] == 7 + 5
+    assert inputs.instruments == [0, *range(7, 12)]
+    # 300 rows are too few for waves in six columns.
+    assert inputs.network.embed == ()
+    own = DMLCMR(nuisance_network=lambda n_in, n_out, *, key: MLPSpec()(n_in, n_out, key=key))._nuisance_inputs(problem)
+    assert own.c.shape[1] == 7
+
+
+def test_rare_and_ordered_values_get_no_indicators():
+    assert level_indicators(np.repeat([0.0, 1.0], 50)).shape[1] == 0
+    assert level_indicators(np.repeat([0.0, 1.0, 2.0], 50)).shape[1] == 3
+    assert level_indicators(np.concatenate([np.zeros(99), [1.0, 2.0]])).shape[1] == 0
+    assert level_indicators(np.arange(100.0)).shape[1] == 0

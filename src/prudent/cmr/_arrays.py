@@ -11,6 +11,7 @@ Matrix = Float[np.ndarray, "n d"]
 
 # A column with at most this many values, each of them repeated, is taken as discrete.
 MAX_AUTO_LEVELS = 10
+MIN_LEVEL_SHARE = 0.02
 
 
 def as_matrix(
@@ -99,6 +100,17 @@ def is_discrete(column: np.ndarray) -> bool:
     """Whether a column looks like a discrete variable: few values, each seen at least twice."""
     _, counts = np.unique(column, return_counts=True)
     return len(counts) <= MAX_AUTO_LEVELS and counts.min() >= 2
+
+
+def level_indicators(column: np.ndarray) -> Matrix:
+    """A column of 0 and 1 for every value, of a column that takes few; none where some value is rare.
+
+    None for two values, either, which are an indicator already. An indicator of a rare value is an outlier in its rows.
+    """
+    levels, counts = np.unique(column, return_counts=True)
+    if not 2 < len(levels) <= MAX_AUTO_LEVELS or counts.min() < MIN_LEVEL_SHARE * len(column):
+        return np.zeros((len(column), 0))
+    return (column[:, None] == levels).astype(float)
 
 
 def numeric_columns(array: Matrix) -> tuple[int, ...]:

@@ -111,7 +111,7 @@ def fit_context(
 ) -> tuple[SecondStage, NetworkSpec, Matrix]:
     """The regression on the known columns of x, its network, and its prediction of every row out of fold."""
     context = problem.x[:, problem.known]
-    chosen: NetworkSpec = choose_network(network, numeric_columns(context))
+    chosen: NetworkSpec = choose_network(network, numeric_columns(context), problem.n_rows)
     found, fitted, _ = fit_baseline(y, context, plan, network=chosen, config=config, seed=seed, progress=progress)
     return dataclasses.replace(found, columns=tuple(problem.known)), chosen, fitted
 

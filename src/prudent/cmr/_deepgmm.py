@@ -86,8 +86,8 @@ class DeepGMM(NeuralEstimator):
         rng = np.random.default_rng(seed)
         splits = held_out_splits(np.arange(problem.n_rows), self.n_functions, rng, problem.groups)
         game_seed = int(rng.integers(2**31 - 2))
-        self.network_ = choose_network(self.network, problem.embedded_in_x)
-        critic_network = choose_network(self.critic_network, numeric_columns(problem.c))
+        self.network_ = choose_network(self.network, problem.embedded_in_x, problem.n_rows)
+        critic_network = choose_network(self.critic_network, numeric_columns(problem.c), problem.n_rows)
         x_scaler, y_scaler = Scaler.for_network(problem.x, self.network_), Scaler.of(problem.y)
         data = {
             "y": y_scaler.forward(problem.y),

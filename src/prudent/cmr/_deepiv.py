@@ -142,7 +142,7 @@ class DeepIV(NeuralEstimator):
         law_plan = single_fold_plan(problem, self.n_repeats, rng)
         function_plan = single_fold_plan(problem, self.n_functions, rng)
         law_seed, function_seed = (int(s) for s in rng.integers(2**31 - 2, size=2))
-        nuisance_network, c_standard = self._nuisance_inputs(problem)
+        nuisance_network, c_standard, instruments = self._nuisance_inputs(problem)
         with Progress(self.show_progress) as progress:
             law = fit_law(
                 x[:, problem.modelled],
@@ -155,7 +155,7 @@ class DeepIV(NeuralEstimator):
                     self.n_components,
                 ),
                 discrete=discrete,
-                instruments=problem.instruments,
+                instruments=instruments,
                 seed=law_seed,
                 progress=progress,
             )
@@ -182,7 +182,7 @@ class DeepIV(NeuralEstimator):
                 return self._candidate_functions(
                     candidates, problem, part, split, function_seed, progress, one_draw=one_draw
                 )
-            network = choose_network(self.network, problem.embedded_in_x)
+            network = choose_network(self.network, problem.embedded_in_x, len(x))
             x_scaler, y_scaler = Scaler.for_network(x, network), Scaler.of(left)
             networks, _, decay = fit_folds(
                 lambda key: network(x.shape[1], y.shape[1], key=key),

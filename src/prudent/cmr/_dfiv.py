@@ -164,10 +164,14 @@ class DFIV(NeuralEstimator):
         others = [j for j in range(problem.x.shape[1]) if j not in problem.modelled]
         product = ProductSpec(
             action,
-            choose_network(self.stage_network("context_network"), numeric_columns(problem.x[:, others])),
+            choose_network(
+                self.stage_network("context_network"), numeric_columns(problem.x[:, others]), problem.n_rows
+            ),
             tuple(problem.modelled),
         )
-        return product, choose_network(self.stage_network("instrument_network"), numeric_columns(problem.c))
+        return product, choose_network(
+            self.stage_network("instrument_network"), numeric_columns(problem.c), problem.n_rows
+        )
 
 
 def _default_train(n_rows: int) -> "TrainConfig":

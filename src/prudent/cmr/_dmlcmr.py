@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import Matrix, Scaler, numeric_columns
+from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._base import MIN_UNITS, MomentError, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
 from prudent.cmr._neural import (
@@ -193,11 +193,10 @@ class DMLCMR(NeuralEstimator):
         decay_guess = None if self.train else defaults.decay_guess
         seeds = [int(s) for s in rng.integers(2**31 - 2, size=3)]
 
-        nuisance_network = choose_network(self.nuisance_network, numeric_columns(c))
-        c_standard = Scaler.for_network(c, nuisance_network).forward(c)
+        nuisance_network, c_standard, instruments = self._nuisance_inputs(problem)
         law_settings = LawSettings(nuisance_network, train, decay_guess, self.n_components)
         discrete = discrete_columns(x[:, modelled], discrete_positions(self.discrete, problem))
-        network, observed = choose_network(self.network, problem.embedded_in_x), y
+        network, observed = choose_network(self.network, problem.embedded_in_x, len(x)), y
         # Candidates are compared without it: they differ in what they learn, not in where they start.
         has_first = self.start in ("regression", "tested") and candidates is None
         first = int(rng.integers(2**31 - 2)) if has_first else None
@@ -243,7 +242,7 @@ class DMLCMR(NeuralEstimator):
                 plan,
                 law_settings,
                 discrete=discrete,
-                instruments=problem.instruments,
+                instruments=instruments,
                 seed=seeds[1],
                 progress=progress,
             )
@@ -341,8 +340,8 @@ class DMLCMR(NeuralEstimator):
 
         tasks = self._law_tasks(problem)
         if self.outcome_model is None:
-            network, c = self._nuisance_inputs(problem)
-            tasks.append(outcome_task(Scaler.of(problem.y).forward(problem.y), c, network))
+            inputs = self._nuisance_inputs(problem)
+            tasks.append(outcome_task(Scaler.of(problem.y).forward(problem.y), inputs.c, inputs.network))
         return tasks
 
     def _check_choices(self) -> None:
