@@ -9,7 +9,16 @@ import prudent
 from prudent import IVRegression, datasets
 from prudent.cmr import ControlFunction, KernelCMR, KernelIV
 from prudent.cmr._atoms import _with_moments_of, fit_atoms
-from prudent.cmr._gp import GaussianProcess, Layout, ProductKernel, _Block, tune_kernel
+from prudent.cmr._gp import (
+    MAX_SMALL_BLOCKS,
+    SHARPEST,
+    GaussianProcess,
+    Layout,
+    ProductKernel,
+    _Block,
+    _likelihood_rows,
+    tune_kernel,
+)
 from prudent.errors import DataError, NotFittedError
 
 ESTIMATORS = [
@@ -313,3 +322,29 @@ def test_demand_at_a_thousand_rows(estimator, limit):
         data = datasets.make_demand(1000, seed=seed)
         errors.append(datasets.demand_error(IVRegression(estimator, seed=seed).fit(**data.roles())))
     assert np.median(errors) < limit  # published: DML-IV 0.207, KIV 0.270; linear 2SLS: 0.38
+
+
+def test_no_detail_finer_than_the_law_blurs():
+    rng = np.random.default_rng(0)
+    mean, context = rng.normal(size=(2, 300, 1))
+    x = np.column_stack([mean, context])
+    layout = Layout.of(x, [0])
+    # A target that varies faster than anything that a law of standard deviation 0.5 lets through.
+    target = np.sin(6 * mean)
+    kernel = tune_kernel(layout, x, mean, np.full_like(mean, 0.25), target, rng=rng, groups=None)
+    assert layout.split(kernel.theta).front_scales[0] >= SHARPEST * 0.5 * (1 - 1e-6)
+    free = tune_kernel(layout, x, mean, np.zeros_like(mean), target, rng=rng, groups=None)
+    assert layout.split(free.theta).front_scales[0] < 0.5
+
+
+def test_blocks_of_the_likelihood_have_one_row_of_a_group():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(700), 3)[:2000]
+    blocks = _likelihood_rows(2000, groups, rng)
+    rows = np.concatenate(blocks)
+    # A block has 500 rows at the most, and the 667 first rows of the groups make one.
+    assert len(rows) == len(np.unique(rows)) == 3 * 500
+    assert all(len(np.unique(groups[block])) == len(block) for block in blocks)
+    few = _likelihood_rows(1000, np.arange(1000) % 5, rng)
+    assert len(few) == MAX_SMALL_BLOCKS
+    assert all(len(block) == 5 for block in few)

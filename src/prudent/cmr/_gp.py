@@ -27,6 +27,8 @@ BLOCK_ROWS, MAX_BLOCKS, MAX_SMALL_BLOCKS = 500, 4, 40
 N_GLOBAL = 5
 # Origins of lines, in standard units: where the search may go, and where it starts.
 MAX_ORIGIN, START_ORIGIN, TRIAL_STEPS = 10.0, 4.0, 12
+# Smallest length-scale of a front column, in standard deviations of its law given the instruments.
+SHARPEST = 2.0
 BLOCK_CELLS = 2_000_000
 
 
@@ -258,6 +260,11 @@ def tune_kernel(
     limits = [(s - 5.0, s + 5.0) for s in start]
     origins = slice(N_GLOBAL + len(layout.front), N_GLOBAL + 2 * len(layout.front))
     limits[origins] = [(-MAX_ORIGIN, MAX_ORIGIN)] * len(layout.front)
+    # Of detail finer than what the law of a front column blurs the likelihood sees only the product of its size and
+    # scale; left alone it takes the finest, with an amplitude to match.
+    for place, blur in enumerate(np.sqrt(variance.mean(axis=0)), N_GLOBAL):
+        low, high = limits[place]
+        limits[place] = (float(np.clip(np.log(max(SHARPEST * blur, 1e-9)), low, high - 1.0)), high)
     begin = start
     if layout.front and (layout.numeric or layout.categories):
         # The likelihood has a hill for each side of the data on which the origin may lie: climb a little on every one.
