@@ -401,11 +401,14 @@ def test_numbers_of_levels_are_no_scale():
     assert inputs.instruments == [0, *range(7, 12)]
     # 300 rows are too few for waves in six columns.
     assert inputs.network.embed == ()
+    copies = np.column_stack([np.repeat(c[:, :1], 3, axis=1), context])
+    many = Problem.of("test", action + u, np.column_stack([action, context]), copies, seed=0, groups=None)
+    assert DMLCMR()._nuisance_inputs(many).c.shape[1] == 3 + 6
     own = DMLCMR(nuisance_network=lambda n_in, n_out, *, key: MLPSpec()(n_in, n_out, key=key))._nuisance_inputs(problem)
     assert own.c.shape[1] == 7
 
 
-def test_rare_and_ordered_values_get_no_indicators():
+def test_rare_and_many_values_get_no_indicators():
     assert level_indicators(np.repeat([0.0, 1.0], 50)).shape[1] == 0
     assert level_indicators(np.repeat([0.0, 1.0, 2.0], 50)).shape[1] == 3
     assert level_indicators(np.concatenate([np.zeros(99), [1.0, 2.0]])).shape[1] == 0

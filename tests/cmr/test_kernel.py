@@ -1,5 +1,7 @@
 """Kernel estimators against few-line implementations in NumPy and against known functions."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
@@ -11,7 +13,6 @@ from prudent.cmr import ControlFunction, KernelCMR, KernelIV
 from prudent.cmr._atoms import _with_moments_of, fit_atoms
 from prudent.cmr._gp import (
     MAX_SMALL_BLOCKS,
-    SHARPEST,
     GaussianProcess,
     Layout,
     ProductKernel,
@@ -19,6 +20,7 @@ from prudent.cmr._gp import (
     _likelihood_rows,
     tune_kernel,
 )
+from prudent.cmr._kernelcmr import SHARPEST
 from prudent.errors import DataError, NotFittedError
 
 ESTIMATORS = [
@@ -324,17 +326,31 @@ def test_demand_at_a_thousand_rows(estimator, limit):
     assert np.median(errors) < limit  # published: DML-IV 0.207, KIV 0.270; linear 2SLS: 0.38
 
 
-def test_no_detail_finer_than_the_law_blurs():
+@pytest.mark.parametrize("values", [None, 5])
+def test_no_detail_finer_than_the_law_of_a_continuous_action_blurs(values):
+    data = datasets.make_pricing(300, seed=0)
+    action = data.action if values is None else np.clip(np.round(data.action), -2, 2)
+    model = KernelCMR(n_folds=2, n_landmarks=60)
+    x, c = np.hstack([action, data.context]), np.hstack([data.instruments, data.context])
+    with mock.patch("prudent.cmr._kernelcmr.tune_kernel", wraps=tune_kernel) as tune:
+        model.fit(np.sin(6 * action), x, c, seed=0)
+    (limit,) = tune.call_args.kwargs["sharpest"]
+    spread = np.sqrt(1 - model.report_.modelled_r2[0])
+    assert limit == (0.0 if values else pytest.approx(SHARPEST * spread, rel=0.1))
+    assert model.kernel_.layout.split(model.kernel_.theta).front_scales[0] >= limit * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("copies", [1, 4, 50])
+def test_copies_of_rows_do_not_change_a_regression(copies):
     rng = np.random.default_rng(0)
-    mean, context = rng.normal(size=(2, 300, 1))
-    x = np.column_stack([mean, context])
-    layout = Layout.of(x, [0])
-    # A target that varies faster than anything that a law of standard deviation 0.5 lets through.
-    target = np.sin(6 * mean)
-    kernel = tune_kernel(layout, x, mean, np.full_like(mean, 0.25), target, rng=rng, groups=None)
-    assert layout.split(kernel.theta).front_scales[0] >= SHARPEST * 0.5 * (1 - 1e-6)
-    free = tune_kernel(layout, x, mean, np.zeros_like(mean), target, rng=rng, groups=None)
-    assert layout.split(free.theta).front_scales[0] < 0.5
+    inputs = rng.normal(size=(80, 2))
+    target = np.sin(2 * inputs[:, :1]) + 0.5 * rng.normal(size=(80, 1))
+    rows, groups = np.repeat(np.arange(80), copies), np.repeat(np.arange(80), copies)
+    process = GaussianProcess([0], n_landmarks=40, rng=rng).prepare(inputs[rows], target[rows], groups)
+    fresh = rng.normal(size=(500, 2))
+    found = process.predict(process.features(fresh), process.coefficients([np.arange(len(rows))])[0])
+    truth = np.sin(2 * fresh[:, :1])
+    assert np.mean((found - truth) ** 2) < 0.35 * truth.var()
 
 
 def test_blocks_of_the_likelihood_have_one_row_of_a_group():

@@ -380,7 +380,10 @@ def test_bad_settings_and_data_are_refused(short_noise):
     for model, message in (
         (CausalImitation(noise_horizon=0), "noise_horizon must be a whole number of at least 1"),
         (CausalImitation(noise_horizon=2, window=2), "window must be a whole number of at least 3"),
-        (CausalImitation(noise_horizon=2, policy_states=7, window=6), "window must be a whole number of at least 7"),
+        (
+            CausalImitation(noise_horizon=2, policy_states=7, window=6),
+            "as far back as the policy sees: at least 7 with",
+        ),
         (CausalImitation(noise_horizon=1, relative=(4,)), "relative names column 4"),
         (CausalImitation(noise_horizon=1, relative=0), "relative must be a tuple of column numbers, got 0"),
         (BehaviourCloning(relative=(0.5,)), "every column in relative must be a whole number"),

@@ -11,6 +11,7 @@ Matrix = Float[np.ndarray, "n d"]
 
 # A column with at most this many values, each of them repeated, is taken as discrete.
 MAX_AUTO_LEVELS = 10
+# Indicators are made of the values of a column that are seen in at least this share of the rows, each of them.
 MIN_LEVEL_SHARE = 0.02
 
 

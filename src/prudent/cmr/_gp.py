@@ -18,6 +18,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, get_lapac
 from scipy.optimize import minimize
 
 from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._pairs import beside, pair_products
 
 # With more numeric side columns than this, one length-scale serves for all of them.
@@ -27,8 +28,6 @@ BLOCK_ROWS, MAX_BLOCKS, MAX_SMALL_BLOCKS = 500, 4, 40
 N_GLOBAL = 5
 # Origins of lines, in standard units: where the search may go, and where it starts.
 MAX_ORIGIN, START_ORIGIN, TRIAL_STEPS = 10.0, 4.0, 12
-# Smallest length-scale of a front column, in standard deviations of its law given the instruments.
-SHARPEST = 2.0
 BLOCK_CELLS = 2_000_000
 
 
@@ -234,13 +233,14 @@ def tune_kernel(
     *,
     rng: np.random.Generator,
     groups: np.ndarray | None,
+    sharpest: np.ndarray | None = None,
     max_steps: int = 30,
 ) -> ProductKernel:
     """Kernel parameters of largest marginal likelihood (with a weak prior that keeps them finite).
 
     ``mean`` and ``variance`` (n, front) describe the front columns as independent normal laws, for which E k(X, X')
     has a closed form; ``side`` holds all columns, of which the layout's groups are read. ``target`` is standardised.
-    ``groups`` name dependent rows.
+    ``groups`` name dependent rows; ``sharpest`` has the smallest length-scale of every front column.
     """
     rows = _likelihood_rows(len(target), groups, rng)
     blocks = [_Block(layout, side[r], mean[r], variance[r], target[r]) for r in rows]
@@ -260,19 +260,19 @@ def tune_kernel(
     limits = [(s - 5.0, s + 5.0) for s in start]
     origins = slice(N_GLOBAL + len(layout.front), N_GLOBAL + 2 * len(layout.front))
     limits[origins] = [(-MAX_ORIGIN, MAX_ORIGIN)] * len(layout.front)
-    # Of detail finer than what the law of a front column blurs the likelihood sees only the product of its size and
-    # scale; left alone it takes the finest, with an amplitude to match.
-    for place, blur in enumerate(np.sqrt(variance.mean(axis=0)), N_GLOBAL):
+    for place, scale in enumerate([] if sharpest is None else sharpest, N_GLOBAL):
         low, high = limits[place]
-        limits[place] = (float(np.clip(np.log(max(SHARPEST * blur, 1e-9)), low, high - 1.0)), high)
+        limits[place] = (float(np.clip(np.log(max(scale, 1e-9)), low, high - 1.0)), high)
     begin = start
     if layout.front and (layout.numeric or layout.categories):
         # The likelihood has a hill for each side of the data on which the origin may lie: climb a little on every one.
-        trials = []
+        trials, n_first = [], 1
+        while n_first < len(blocks) and sum(map(len, rows[:n_first])) < BLOCK_ROWS:
+            n_first += 1
         for place in (0.0, -START_ORIGIN, START_ORIGIN):
             moved = start.copy()
             moved[origins] = place
-            trials.append(climb(moved, blocks[:1], TRIAL_STEPS))
+            trials.append(climb(moved, blocks[:n_first], TRIAL_STEPS))
         begin = min(trials, key=lambda trial: trial.fun).x
     return ProductKernel(layout, climb(begin, blocks, max_steps).x)
 
@@ -291,6 +291,9 @@ def _likelihood_rows(n: int, groups: np.ndarray | None, rng: np.random.Generator
     blocks = []
     for number in range(layer.max() + 1):
         rows = order[layer == number]
+        if blocks and len(rows) < 2:
+            # A row alone tells nothing of how rows vary together.
+            break
         n_blocks = int(np.clip(len(rows) // BLOCK_ROWS, 1, MAX_BLOCKS))
         blocks += np.array_split(rows[: n_blocks * BLOCK_ROWS], n_blocks)
         n_rows = sum(map(len, blocks))
@@ -404,7 +407,20 @@ class GaussianProcess:
         self.landmarks = u[chosen]
         self.map = landmark_map(self.kernel, self.landmarks)
         self.design = self.features(inputs)
+        self.penalty = self.kernel.noise * (1.0 if groups is None else self._noise_shared(groups))
         return self
+
+    def _noise_shared(self, groups: np.ndarray) -> float:
+        """As how many rows with noise of their own one counts less: the factor of the penalty, by held-out groups."""
+        n_groups = len(np.unique(groups))
+        if n_groups < 4:
+            return 1.0
+        folds = cross_fit_folds(len(groups), min(5, n_groups // 2), self.rng, groups)
+        factors, losses = 2.0 ** np.arange(9), np.zeros(9)
+        for number, factor in enumerate(factors):
+            for rows, w in zip(folds, self._ridges(folds, factor * self.kernel.noise), strict=True):
+                losses[number] += np.sum((self.target[rows] - self.design[rows] @ w) ** 2)
+        return float(factors[np.argmin(losses)])
 
     def features(self, inputs: Matrix) -> np.ndarray:
         """Features of raw rows."""
@@ -415,12 +431,15 @@ class GaussianProcess:
 
     def coefficients(self, folds: list[np.ndarray]) -> list[np.ndarray]:
         """Per fold, coefficients from all other rows (one fold: from all rows)."""
+        return self._ridges(folds, self.penalty)
+
+    def _ridges(self, folds: list[np.ndarray], penalty: float) -> list[np.ndarray]:
         gram, moment = self.design.T @ self.design, self.design.T @ self.target
         result = []
         for rows in folds:
             inside = self.design[rows] if len(folds) > 1 else self.design[:0]
             outside = self.target[rows] if len(folds) > 1 else self.target[:0]
-            result.append(ridge(gram - inside.T @ inside, moment - inside.T @ outside, self.kernel.noise))
+            result.append(ridge(gram - inside.T @ inside, moment - inside.T @ outside, penalty))
         return result
 
     def predict(self, features: np.ndarray, coefficients: np.ndarray) -> Matrix:

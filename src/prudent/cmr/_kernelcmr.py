@@ -29,6 +29,8 @@ from prudent.cmr._gp import (
 from prudent.cmr._problem import MAX_OWN, Problem, check_choice, check_count, params_from_json, simple_params
 from prudent.cmr._report import FitReport, facts_of_atoms
 
+# Smallest length-scale of an action, in standard deviations of its law given the instruments.
+SHARPEST = 2.0
 # Multiples of the tuned noise variance that the held-out moments choose from.
 PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
 MAX_TRIALS = 10
@@ -204,7 +206,14 @@ class KernelCMR(MomentEstimator):
         scaler = Scaler(self.x_scaler_.mean[front], self.x_scaler_.scale[front])
         law = dataclasses.replace(atoms, value=standard(scaler, atoms.value))
         layout = Layout.of(problem.x, front)
-        self.kernel_ = tune_kernel(layout, u, law.mean(), law.variance(), y, rng=rng, groups=problem.groups)
+        variance = law.variance()
+        # Of detail finer than what the law of a column blurs the likelihood sees only the product of its size and
+        # scale; left alone it takes the finest, with an amplitude to match. Levels are not blurred into each other.
+        sharpest = SHARPEST * np.sqrt(variance.mean(axis=0))
+        sharpest[problem.discrete(self.discrete)] = 0.0
+        self.kernel_ = tune_kernel(
+            layout, u, law.mean(), variance, y, rng=rng, groups=problem.groups, sharpest=sharpest
+        )
         self.landmarks_ = u[rng.permutation(len(u))[: self.n_landmarks]]
         whiten = landmark_map(self.kernel_, self.landmarks_)
         design = self.kernel_.mean_between(law.value, law.weight, u, self.landmarks_) @ whiten

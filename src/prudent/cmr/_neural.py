@@ -21,6 +21,8 @@ MAX_EMBEDDED = 12
 # With fewer rows per embedded column waves fit noise: with six columns and 1343 rows they doubled what is left of the
 # outcome's variance, while with two or three and 1000 rows they pay.
 MIN_ROWS_PER_WAVE = 250
+# With fewer rows per level of the instruments they enter as numbers only.
+MIN_ROWS_PER_LEVEL = 50
 
 
 class Settings(NamedTuple):
@@ -190,8 +192,9 @@ class NeuralEstimator(MomentEstimator):
         network = choose_network(self.nuisance_network, numeric_columns(problem.c), problem.n_rows)
         c, instruments = problem.c, list(problem.instruments)
         if isinstance(network, MLPSpec | TabularSpec):
-            levels = [level_indicators(c[:, j]) for j in instruments]
-            c = np.hstack([c, *levels])
+            levels = np.hstack([c[:, :0], *(level_indicators(c[:, j]) for j in instruments)])
+            if problem.n_rows >= MIN_ROWS_PER_LEVEL * levels.shape[1]:
+                c = np.hstack([c, levels])
             instruments.extend(range(problem.c.shape[1], c.shape[1]))
         return NuisanceInputs(network, Scaler.for_network(c, network).forward(c), instruments)
 

@@ -109,7 +109,15 @@ class CausalImitation(Imitator):
             # Before its fit: what it leaves open is filled in by the number of folds.
             check_counts(self.estimator, "n_folds")
         if self.window is not None:
-            check_count("window", self.window, self.noise_horizon + self._steps_seen(at_least=1))
+            check_count("window", self.window, self.noise_horizon + 1)
+            least = self.noise_horizon + self._steps_seen(at_least=1)
+            if self.window < least:
+                view = self._policy_view()
+                raise DataError(
+                    f"window must reach as far back as the policy sees: at least {least} with policy_states="
+                    f"{view.n_states} and policy_actions={view.n_actions}, got {self.window}. Raise window, or let "
+                    "the policy see less."
+                )
 
     def _steps_seen(self, *, at_least: int) -> int:
         """Steps of the instrument that cover all of the older history that the policy sees, which then is given."""

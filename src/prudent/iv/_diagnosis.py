@@ -127,13 +127,19 @@ class Diagnosis:
         return table_text(self.rows())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain record."""
-        return dataclasses.asdict(self)
+        """Plain record; a strength that is not known is None."""
+        known = {
+            name: tuple(None if np.isnan(v) else v for v in getattr(self, name))
+            for name in ("effective_f", "partial_r2")
+        }
+        return dataclasses.asdict(self) | known
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Diagnosis":
         """From the record of :meth:`to_json`."""
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+        for name in ("effective_f", "partial_r2"):
+            fields[name] = tuple(float("nan") if v is None else v for v in record[name])
         for name in ("moment", "moment_of_mean"):
             fields[name] = None if record[name] is None else MomentError(**record[name])
         if record["action_levels"] is not None:

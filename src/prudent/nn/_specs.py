@@ -46,7 +46,8 @@ class TabularSpec:
     """Perceptron with periodic embeddings of numeric columns, for tables. The default of every neural estimator.
 
     ``embed=None`` lets the estimator name the columns: those that take many values, except actions, because an action
-    is asked for where there are no data and waves do not extrapolate.
+    is asked for where there are no data and waves do not extrapolate; and none where there are more than twelve, or
+    fewer than 250 rows for each.
     """
 
     widths: tuple[int, ...] = (128, 64)

@@ -84,12 +84,14 @@ class ProximalDiagnosis:
             n_groups=None if groups is None else len(np.unique(groups)),
             proxy_names=proxy_names,
             n_proxies=n_proxies,
-            strength=tuple(partial_strength(*column) for column in zip(w.T, predicted.T, without.T, strict=True)),
+            strength=tuple(
+                partial_strength(*column, groups=groups) for column in zip(w.T, predicted.T, without.T, strict=True)
+            ),
             # Most components of a picture are noise, which no proxy moves: there the strongest decides.
             weakest=(
                 strongest_direction(w, parts["treatment_proxy"], known, seed, groups)
                 if "outcome_proxy" in kept
-                else weakest_direction(w, predicted, without)
+                else weakest_direction(w, predicted, without, groups)
             ),
             proxy_r2=proxy_r2,
             outcome_r2=r_squared(y, fitted[:, : y.shape[1]]),
@@ -195,13 +197,13 @@ class ProximalDiagnosis:
         return cls(**fields)
 
 
-def weakest_direction(w: Matrix, predicted: Matrix, without: Matrix) -> Strength:
+def weakest_direction(w: Matrix, predicted: Matrix, without: Matrix, groups: np.ndarray | None) -> Strength:
     """Strength of the linear combination of the columns of ``w`` that is explained least.
 
     ``predicted`` and ``without`` are out-of-fold means of ``w`` with and without the treatment proxies.
     """
     direction = _directions(w - without, predicted - without)[:, 0]
-    return partial_strength(w @ direction, predicted @ direction, without @ direction)
+    return partial_strength(w @ direction, predicted @ direction, without @ direction, groups=groups)
 
 
 def strongest_direction(
@@ -228,7 +230,7 @@ def strongest_direction(
     for part, direction in zip(parts, reversed(directions), strict=True):
         along = np.stack([array @ direction for array in part])
         judged.append(along / max((along[0] - along[2]).std(), 1e-300))
-    return partial_strength(*np.hstack(judged))
+    return partial_strength(*np.hstack(judged), groups=None if groups is None else groups[np.concatenate(halves)])
 
 
 def _directions(free: Matrix, explained: Matrix) -> np.ndarray:
