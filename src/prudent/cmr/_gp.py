@@ -11,6 +11,7 @@ point: then k is averaged over the front columns, E k(X, X'), which is what E[f(
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, get_lapac
 from scipy.optimize import minimize
 
 from prudent.cmr._arrays import Matrix, Scaler
+from prudent.cmr._base import MIN_UNITS
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._pairs import beside, pair_products
 
@@ -25,6 +27,8 @@ from prudent.cmr._pairs import beside, pair_products
 MAX_SCALES = 20
 # The likelihood is summed over blocks of rows: its cost grows with the cube of a block.
 BLOCK_ROWS, MAX_BLOCKS, MAX_SMALL_BLOCKS = 500, 4, 40
+# Factors of the penalty among which held-out groups choose, where rows share noise.
+SHARED_NOISE = 2.0 ** np.arange(9)
 N_GLOBAL = 5
 # Origins of lines, in standard units: where the search may go, and where it starts.
 MAX_ORIGIN, START_ORIGIN, TRIAL_STEPS = 10.0, 4.0, 12
@@ -411,16 +415,17 @@ class GaussianProcess:
         return self
 
     def _noise_shared(self, groups: np.ndarray) -> float:
-        """As how many rows with noise of their own one counts less: the factor of the penalty, by held-out groups."""
+        """How many rows of a group count as one: the factor of the penalty that predicts held-out groups best."""
         n_groups = len(np.unique(groups))
-        if n_groups < 4:
+        if n_groups < MIN_UNITS:
             return 1.0
         folds = cross_fit_folds(len(groups), min(5, n_groups // 2), self.rng, groups)
-        factors, losses = 2.0 ** np.arange(9), np.zeros(9)
-        for number, factor in enumerate(factors):
-            for rows, w in zip(folds, self._ridges(folds, factor * self.kernel.noise), strict=True):
+        losses = np.zeros(len(SHARED_NOISE))
+        for rows, system in zip(folds, self._systems(folds), strict=True):
+            for number, factor in enumerate(SHARED_NOISE):
+                w = ridge(*system, factor * self.kernel.noise)
                 losses[number] += np.sum((self.target[rows] - self.design[rows] @ w) ** 2)
-        return float(factors[np.argmin(losses)])
+        return float(SHARED_NOISE[np.argmin(losses)])
 
     def features(self, inputs: Matrix) -> np.ndarray:
         """Features of raw rows."""
@@ -431,16 +436,15 @@ class GaussianProcess:
 
     def coefficients(self, folds: list[np.ndarray]) -> list[np.ndarray]:
         """Per fold, coefficients from all other rows (one fold: from all rows)."""
-        return self._ridges(folds, self.penalty)
+        return [ridge(*system, self.penalty) for system in self._systems(folds)]
 
-    def _ridges(self, folds: list[np.ndarray], penalty: float) -> list[np.ndarray]:
+    def _systems(self, folds: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Per fold, gram matrix and moment of all other rows (one fold: of all rows)."""
         gram, moment = self.design.T @ self.design, self.design.T @ self.target
-        result = []
         for rows in folds:
             inside = self.design[rows] if len(folds) > 1 else self.design[:0]
             outside = self.target[rows] if len(folds) > 1 else self.target[:0]
-            result.append(ridge(gram - inside.T @ inside, moment - inside.T @ outside, penalty))
-        return result
+            yield gram - inside.T @ inside, moment - inside.T @ outside
 
     def predict(self, features: np.ndarray, coefficients: np.ndarray) -> Matrix:
         """Predictions in raw units."""

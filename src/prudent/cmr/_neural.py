@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # Embeddings multiply the inputs of the first layer; wide tables get plain inputs.
 MAX_EMBEDDED = 12
-# With fewer rows per embedded column waves fit noise: with six columns and 1343 rows they doubled what is left of the
-# outcome's variance, while with two or three and 1000 rows they pay.
+# With fewer rows per embedded column waves fit noise: with six columns and 1343 rows they nearly doubled what is left
+# of the outcome's variance, while with two or three and 1000 rows they pay.
 MIN_ROWS_PER_WAVE = 250
 # With fewer rows per level of the instruments they enter as numbers only.
 MIN_ROWS_PER_LEVEL = 50
