@@ -115,6 +115,16 @@ def test_a_new_method_or_longer_grid_keeps_recorded_cells(tmp_path):
     assert sum('"kind": "run"' in line for line in lines(tmp_path, "tiny/curve")) == 4
 
 
+def test_methods_can_be_run_one_after_the_other(tmp_path):
+    assert bench.run([tiny_bench.curve, tiny_bench.slow], tmp_path, runs=1, methods=["bad"]) == {"tiny/curve": 2}
+    (sweep,) = bench.load_folder(tmp_path)
+    assert len(sweep.missing()) == 2
+    bench.run([tiny_bench.curve], tmp_path, runs=1, resume=True)
+    assert len(numbers(tmp_path, "tiny/curve")) == 4
+    with pytest.raises(bench.BenchError, match="no experiment of this run has a method 'ugly'; they have bad, good"):
+        bench.run([tiny_bench.curve], tmp_path / "other", methods=["bad", "ugly"])
+
+
 def test_a_raising_cell_is_recorded_and_the_others_go_on(tmp_path):
     bench.run([tiny_bench.raises], tmp_path)
     (sweep,) = bench.load_folder(tmp_path)

@@ -31,6 +31,7 @@ def run(
     workers: int | None = None,
     resume: bool = False,
     retry_errors: bool = False,
+    methods: Sequence[str] | None = None,
     show_progress: bool | None = None,
 ) -> dict[str, int]:
     """Run all cells of the experiments that ``out`` does not have yet; returns when every cell is recorded.
@@ -54,6 +55,9 @@ def run(
         Continue records of the same definitions; without it, existing records are refused.
     retry_errors : bool
         Run cells again whose record is an error.
+    methods : sequence of str, optional
+        Run the cells of these methods only, and leave out experiments that have none of them. Plans keep all methods:
+        a later call can run the others.
     show_progress : bool, optional
         Default: when standard error is a terminal.
 
@@ -67,11 +71,19 @@ def run(
     if workers is not None and workers < 1:
         raise BenchError(f"the number of workers must be at least 1, got {workers}")
     planned = [_planned(experiment, runs, quick) for experiment in experiments]
+    if methods is not None:
+        known = {method.name for experiment in planned for method in experiment.methods}
+        unknown = set(methods) - known
+        if unknown:
+            raise BenchError(
+                f"no experiment of this run has a method {min(unknown)!r}; they have {', '.join(sorted(known))}"
+            )
+        planned = [e for e in planned if any(method.name in methods for method in e.methods)]
     twice = {experiment.name for experiment in planned if [e.name for e in planned].count(experiment.name) > 1}
     if twice:
         raise BenchError(f"an experiment is run once, got {min(twice)!r} twice; name it once")
     commit = _commit()
-    sweeps = [_OpenSweep(experiment, out, resume, retry_errors) for experiment in planned]
+    sweeps = [_OpenSweep(experiment, out, resume, retry_errors, methods) for experiment in planned]
     # The engine starts before anything is written: one that cannot start leaves no trace.
     pool = _start_pool(engine, workers)
     with ExitStack() as stack:
@@ -134,7 +146,9 @@ def _drain(pool: Pool, sweeps: "list[_OpenSweep]") -> None:
 class _OpenSweep:
     """An experiment's record file while it is being filled."""
 
-    def __init__(self, experiment: Experiment, out: Path, resume: bool, retry_errors: bool):
+    def __init__(
+        self, experiment: Experiment, out: Path, resume: bool, retry_errors: bool, methods: Sequence[str] | None
+    ):
         self.experiment, self.n_run = experiment, 0
         self._file = RecordFile(record_path(out, experiment.name))
         self._done: set[str] = set()
@@ -144,7 +158,8 @@ class _OpenSweep:
         if retry_errors:
             results = best_results([entry for entry in entries if entry["kind"] == "run"])
             self._done -= {key for key, entry in results.items() if entry["status"] == "error"}
-        self.missing = [cell for cell in experiment.cells() if cell.key not in self._done]
+        asked = [cell for cell in experiment.cells() if methods is None or cell.method in methods]
+        self.missing = [cell for cell in asked if cell.key not in self._done]
 
     def begin(self, progress: Progress, command: str, engine: str, commit: str) -> None:
         """Write the plan; from here on the sweep can be claimed from and must be closed."""

@@ -68,6 +68,9 @@ def run_experiments(
     workers: Annotated[int | None, typer.Option(help="Cells at a time; default: one per core.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Run only what the records in OUT do not have.")] = False,
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="With --resume: also failed cells.")] = False,
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="Only this method of each experiment; may be repeated.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("bench-out"),
     as_json: Json = False,
 ) -> None:
@@ -88,11 +91,12 @@ def run_experiments(
             workers=workers,
             resume=resume,
             retry_errors=retry_errors,
+            methods=methods or None,
         )
     except KeyboardInterrupt:
         typer.echo(f"interrupted; what is done is in {out}, continue with --resume", err=True)
         raise typer.Exit(130) from None
-    sweeps = bench.load_folder(out, [experiment.name for experiment in experiments])
+    sweeps = bench.load_folder(out, list(new))
     outcomes = [_outcome(sweep) | {"new": new[sweep.experiment.name]} for sweep in sweeps]
     if as_json:
         typer.echo(json.dumps(outcomes, indent=2))
