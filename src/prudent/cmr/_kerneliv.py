@@ -25,11 +25,16 @@ BANDWIDTHS = ("median", "tuned")
 # Exact solutions cost the cube of the rows.
 MAX_EXACT = 2000
 PENALTIES = 10.0 ** np.arange(-7.0, 0.6, 0.5)
-# Factors on the median bandwidths, tried one group of columns after the other. What varies quickly in an action leaves
-# next to no trace in its mean given C: held-out moments cannot judge narrow kernels there.
-FACTORS, ACTION_FACTORS = (0.25, 0.5, 2.0, 4.0), (2.0, 4.0)
-# A smaller gain is noise.
-MIN_GAIN = 0.005
+# Factors on the median bandwidths, tried one group of columns after the other, the first being where the search starts.
+FACTORS = (1.0, 0.25, 0.5, 2.0, 4.0)
+# What varies quickly in an action leaves next to no trace in its mean given C, and held-out moments cannot tell what
+# it does from what the context does where the instruments are weak: the widest kernel that does not clearly lose.
+ACTION_FACTORS = (8.0, 4.0, 2.0, 1.0)
+# So wide that all actions are alike.
+BLIND = 1e6
+# A narrower kernel of an action must gain this many standard errors on the held-out rows. Those of the context need
+# no such proof: one that is too wide leaves to the action what the context does.
+MIN_ERRORS = 2.0
 PILOT_ROWS, PILOT_FEATURES = 2000, 300
 MEDIAN_ROWS = 500
 PREDICT_BLOCK = 4000
@@ -60,11 +65,11 @@ class _Halves:
 
 @dataclasses.dataclass(frozen=True)
 class _Solution:
-    """Arrays for prediction, the penalties, and the held-out losses of both stages."""
+    """Arrays for prediction, the penalties, and the losses of both stages in the rows that their stage did not use."""
 
     arrays: dict[str, np.ndarray]
     penalties: tuple[float, float]
-    losses: tuple[float, float]
+    losses: tuple[np.ndarray, np.ndarray]
 
 
 class KernelIV(MomentEstimator):
@@ -153,8 +158,8 @@ class KernelIV(MomentEstimator):
             second_penalty=solution.penalties[1],
             x_bandwidths=tuple(float(b) for b in self.x_scaler_.scale),
             c_bandwidths=tuple(float(b) for b in c_scaler.scale * c_scale),
-            first_loss=solution.losses[0],
-            second_loss=solution.losses[1],
+            first_loss=float(solution.losses[0].mean()),
+            second_loss=float(solution.losses[1].mean()),
         )
         return self
 
@@ -217,28 +222,39 @@ class KernelIV(MomentEstimator):
         return (embedded * _gaussian(known, arrays["known"])) @ arrays["weights"]
 
     def _tune(self, cut, rows, x_start, c_start, seed, progress) -> tuple[np.ndarray, np.ndarray]:
-        """Coordinate search over factors of the bandwidths: of C by the first stage's loss, of X by the second's."""
+        """Coordinate search over factors of the bandwidths: of C by the first stage's loss, of X by the second's.
+
+        The context is tuned as if there were no action: a search over both at once credits the action with what the
+        context does where the one follows from the other.
+        """
         (x_scale, x_groups), (c_scale, c_groups) = x_start, c_start
         x_scale, c_scale = x_scale.copy(), c_scale.copy()
-        task = progress.start("bandwidths", 2 + len(FACTORS) * (len(c_groups) + len(x_groups)))
+        actions = [group for group in x_groups if any(j in self.modelled_ for j in group)]
+        known = [group for group in x_groups if group not in actions]
+        n_trials = len(FACTORS) * (len(c_groups) + len(known)) + len(ACTION_FACTORS) * len(actions)
+        task = progress.start("bandwidths", n_trials)
 
-        def losses() -> tuple[float, float]:
-            task.advance()
-            return self._random(cut(rows, x_scale, c_scale), PILOT_FEATURES, seed).losses
+        def search(
+            scale: np.ndarray, groups: list[tuple[int, ...]], factors: tuple[float, ...], stage: int, errors: float
+        ):
+            starts = [scale[list(group)].copy() for group in groups]
+            for group, start in zip(groups, starts, strict=True):
+                scale[list(group)] = factors[0] * start
+            for group, start in zip(groups, starts, strict=True):
+                best, chosen = None, factors[0]
+                for factor in factors:
+                    scale[list(group)] = factor * start
+                    loss = self._random(cut(rows, x_scale, c_scale), PILOT_FEATURES, seed).losses[stage]
+                    task.advance()
+                    if best is None or _is_better(loss, best, errors):
+                        best, chosen = loss, factor
+                scale[list(group)] = chosen * start
 
-        best = losses()
-        for scale, groups, which in ((c_scale, c_groups, 0), (x_scale, x_groups, 1)):
-            for group in groups:
-                columns, start, chosen = list(group), scale[list(group)].copy(), 1.0
-                is_action = which == 1 and any(j in self.modelled_ for j in columns)
-                for factor in ACTION_FACTORS if is_action else FACTORS:
-                    scale[columns] = factor * start
-                    found = losses()
-                    if found[which] < (1 - MIN_GAIN) * best[which]:
-                        best, chosen = found, factor
-                scale[columns] = chosen * start
-            # A change of the first kernel changes the second stage's loss, too: measure it anew.
-            best = losses() if which == 0 else best
+        search(c_scale, c_groups, FACTORS, 0, 0.0)
+        x_scale[self.modelled_] *= BLIND
+        search(x_scale, known, FACTORS, 1, 0.0)
+        x_scale[self.modelled_] /= BLIND
+        search(x_scale, actions, ACTION_FACTORS, 1, MIN_ERRORS)
         task.finish()
         return x_scale, c_scale
 
@@ -253,14 +269,10 @@ class KernelIV(MomentEstimator):
         rotated, rotated_action = c_second @ vectors, vectors.T @ action @ vectors
         rotated_across = across @ vectors
 
-        def first_loss(penalty: float) -> float:
+        def first_loss(penalty: float) -> np.ndarray:
             # |k(a_j, .) - sum_i gamma_ij k(a_i, .)|^2 for the rows of the other half.
             gamma = rotated / (values + n_first * penalty)
-            return float(
-                1
-                - 2 * np.mean(np.sum(gamma * rotated_across, axis=1))
-                + np.mean(np.sum((gamma @ rotated_action) * gamma, 1))
-            )
+            return 1 - 2 * np.sum(gamma * rotated_across, axis=1) + np.sum((gamma @ rotated_action) * gamma, axis=1)
 
         first, loss_1 = _smallest(first_loss, self.first_penalty)
         inverse = (vectors / (values + n_first * first)) @ vectors.T
@@ -277,7 +289,7 @@ class KernelIV(MomentEstimator):
             ridge = kernel + n_second * penalty * np.eye(n_second)
             return cho_solve(cho_factor(ridge, lower=True), data.y[1])
 
-        second, loss_2 = _smallest(lambda p: float(np.mean((data.y[0] - cross @ solve(p)) ** 2)), self.second_penalty)
+        second, loss_2 = _smallest(lambda p: _squares(data.y[0] - cross @ solve(p)), self.second_penalty)
         arrays = {"action": data.action[0], "known": data.known[1], "embedding": embedding, "weights": solve(second)}
         return _Solution(arrays, (first, second), (loss_1, loss_2))
 
@@ -303,9 +315,9 @@ class KernelIV(MomentEstimator):
         # The penalty is judged on part of the rows and outputs; all of them would cost more than the fit.
         columns, rows = rng.permutation(2 * n_features)[:200], rng.permutation(n_second)[:1000]
 
-        def first_loss(penalty: float) -> float:
+        def first_loss(penalty: float) -> np.ndarray:
             guess = (rotated[rows] / (values + n_first * penalty)) @ moment[:, columns]
-            return float(np.mean((targets[1][rows][:, columns] - guess) ** 2))
+            return _squares(targets[1][rows][:, columns] - guess)
 
         first, loss_1 = _smallest(first_loss, self.first_penalty)
         solved = moment / (values + n_first * first)[:, None]
@@ -319,10 +331,10 @@ class KernelIV(MomentEstimator):
         second_moment = gram_vectors.T @ (designs[1].T @ data.y[1])
         check = designs[0] @ gram_vectors
 
-        def second_loss(penalty: float) -> float:
+        def second_loss(penalty: float) -> np.ndarray:
             # Features are of size 1, not root: the penalty is that of the kernel, which is their mean product.
             weights = second_moment / (gram_values + n_second * penalty * n_features / 2)[:, None]
-            return float(np.mean((data.y[0] - check @ weights) ** 2))
+            return _squares(data.y[0] - check @ weights)
 
         second, loss_2 = _smallest(second_loss, self.second_penalty)
         weights = gram_vectors @ (second_moment / (gram_values + n_second * second * n_features / 2)[:, None])
@@ -335,13 +347,22 @@ class KernelIV(MomentEstimator):
         return _Solution(arrays, (first, second), (loss_1, loss_2))
 
 
-def _smallest(loss, given: float | None) -> tuple[float, float]:
-    """The penalty of least loss, or the given one."""
-    if given is not None:
-        return float(given), loss(float(given))
-    losses = [loss(float(penalty)) for penalty in PENALTIES]
-    best = int(np.argmin(losses))
-    return float(PENALTIES[best]), losses[best]
+def _smallest(losses, given: float | None) -> tuple[float, np.ndarray]:
+    """The penalty of least mean loss, or the given one, with its losses by row."""
+    penalties = [float(penalty) for penalty in PENALTIES] if given is None else [float(given)]
+    found = [losses(penalty) for penalty in penalties]
+    best = int(np.argmin([np.mean(loss) for loss in found]))
+    return penalties[best], found[best]
+
+
+def _squares(residual: Matrix) -> np.ndarray:
+    return np.mean(residual**2, axis=1)
+
+
+def _is_better(loss: np.ndarray, best: np.ndarray, errors: float) -> bool:
+    """Whether losses by row are smaller in the mean, by that many standard errors."""
+    gain = best - loss
+    return float(gain.mean()) > errors * float(gain.std()) / np.sqrt(len(gain))
 
 
 def _gaussian(left: Matrix, right: Matrix) -> np.ndarray:
