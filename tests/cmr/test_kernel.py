@@ -252,6 +252,53 @@ def test_discrete_action_and_two_actions():
     np.testing.assert_allclose(values[1:] - values[0], [1.0, -2.0], atol=0.3)
 
 
+def follower(n, strength, seed):
+    """Outcome sin(3 t), without any effect of the action, which follows the same wave."""
+    rng = np.random.default_rng(seed)
+    t, z, u = rng.uniform(-1, 1, (n, 1)), rng.normal(size=(n, 1)), rng.normal(size=(n, 1))
+    a = 2 * np.sin(3 * t) + strength * z + 0.3 * u
+    return np.sin(3 * t) + 0.3 * u, np.hstack([a, t]), np.hstack([z, t])
+
+
+@pytest.mark.parametrize("make", [lambda: KernelCMR(3, n_landmarks=100), lambda: KernelIV("random")])
+def test_an_action_is_not_credited_with_what_the_context_does(make):
+    y, x, c = follower(600, 0.3, seed=0)
+    model = make().fit(y, x, c, seed=0)
+    at = np.array([[-1.0, 0.3], [1.0, 0.3]])
+    # A regression of y on the action alone has a slope of 0.5, and one with the context, too, of about 0.5.
+    assert abs(np.diff(model.predict(at)[:, 0])[0]) < 0.3
+
+
+def test_f_starts_from_the_context_where_the_action_follows_it(tmp_path):
+    y, x, c = follower(300, 0.3, seed=0)
+    model = KernelCMR(2, n_landmarks=60).fit(y, x, c, seed=0)
+    assert model.report_.starts_from_context
+    assert not KernelCMR(2, n_landmarks=60).fit(*follower(300, 3.0, seed=0), seed=0).report_.starts_from_context
+    again = KernelCMR.from_state(*model.to_state())
+    assert np.array_equal(again.predict(x), model.predict(x))
+    # Actions beside contexts, and the other way round.
+    pairs = model.pairs(x[:4, :1], x[:5, 1:])
+    expected = [model.predict(np.hstack([np.tile(action, (5, 1)), x[:5, 1:]])) for action in x[:4, :1]]
+    np.testing.assert_allclose(pairs, expected, atol=1e-9)
+    turned = KernelCMR(2, n_landmarks=60).fit(y, x[:, ::-1], c, seed=0)
+    expected = [turned.predict(np.hstack([np.tile(t, (5, 1)), x[:5, :1]])) for t in x[:4, 1:]]
+    np.testing.assert_allclose(turned.pairs(x[:4, 1:], x[:5, :1]), expected, atol=1e-9)
+
+
+def test_a_search_goes_on_where_noise_is_below_rounding_errors():
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(-1, 1, (200, 1)), axis=0)
+    layout = Layout((0,), (), ())
+    block = _Block(layout, x, x, np.zeros_like(x), np.sin(3 * x))
+    theta = layout.start()[0]
+    theta[:5] = [5.0, 3.0, 3.0, -30.0, 5.0]
+    value, slope = block.negative_likelihood(theta)
+    assert np.isfinite(value)
+    assert abs(value) < 1e8
+    assert np.all(np.isfinite(slope))
+    assert np.any(slope != 0)
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
 def test_fit_in_a_model_saved_and_repeated(estimator, design, tmp_path):
     model = IVRegression(estimator, seed=3).fit(**design.roles())

@@ -33,6 +33,8 @@ N_GLOBAL = 5
 # Origins of lines, in standard units: where the search may go, and where it starts.
 MAX_ORIGIN, START_ORIGIN, TRIAL_STEPS = 10.0, 4.0, 12
 BLOCK_CELLS = 2_000_000
+# Of a kernel matrix in single precision, relative to its diagonal.
+ROUNDING = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,11 +349,16 @@ class _Block:
         line = centred @ centred.T
         product = side * (constant + linear * line + curved * near)
         kernel = (product + plain * self.plain).astype(float)
-        kernel[np.diag_indices(n)] += noise + 1e-8
-        try:
-            factor = cholesky(kernel, lower=True, check_finite=False)
-        except LinAlgError:
-            return 1e10, np.zeros_like(theta)
+        diagonal = np.diag_indices(n)
+        kernel[diagonal] += noise + 1e-8
+        factor, jitter = None, ROUNDING * float(np.mean(kernel[diagonal]))
+        while factor is None:
+            try:
+                factor = cholesky(kernel, lower=True, check_finite=False)
+            except LinAlgError:
+                # Noise below the rounding errors of the entries. A wall here would end the line search where it stands.
+                kernel[diagonal] += jitter
+                jitter *= 10
         # From the factor at a third of the cost of solving for every column.
         (invert,) = get_lapack_funcs(("potri",), (factor,))
         inverse = invert(factor, lower=1)[0]

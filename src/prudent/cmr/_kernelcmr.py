@@ -3,6 +3,10 @@
 s(c) = E[Y|c] and the law of X given c come from cross-fitted Gaussian processes; f minimises
 sum_i (s(c_i) - E_i[f(X)])^2 + penalty |f|^2 over an RKHS. Kernel parameters maximise a marginal likelihood, the
 penalty is chosen on held-out moments. Everything is linear algebra: no step size, no epochs.
+
+Where an action mostly follows from the context, an effect of the action and one of the context explain the outcome
+about equally well, and the likelihood takes what is simpler to say. There f starts from a regression on the context,
+and the equation is solved for the correction: an action gets what the instruments ask for.
 """
 
 import dataclasses
@@ -26,6 +30,7 @@ from prudent.cmr._gp import (
     standard,
     tune_kernel,
 )
+from prudent.cmr._pairs import beside
 from prudent.cmr._problem import MAX_OWN, Problem, check_choice, check_count, params_from_json, simple_params
 from prudent.cmr._report import FitReport, facts_of_atoms
 
@@ -33,6 +38,8 @@ from prudent.cmr._report import FitReport, facts_of_atoms
 SHARPEST = 2.0
 # Multiples of the tuned noise variance that the held-out moments choose from.
 PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
+# f starts from a regression on the context where instruments make a smaller share of what is expected of an action.
+MIN_SHARE = 0.2
 MAX_TRIALS = 10
 SCORES = ("orthogonal", "outcome")
 PREDICT_BLOCK = 2000
@@ -40,9 +47,42 @@ PREDICT_BLOCK = 2000
 
 @dataclasses.dataclass(frozen=True)
 class KernelReport(FitReport):
-    """Facts about a fit of KernelCMR, with the chosen multiple of the noise variance."""
+    """Facts about a fit of KernelCMR, with the chosen multiple of the noise variance, and where f starts."""
 
     penalty: float
+    starts_from_context: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextRegression:
+    """E[Y | columns of x that are known given c], all in raw units."""
+
+    kernel: ProductKernel
+    arrays: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, problem: Problem, n_landmarks: int, rng: np.random.Generator) -> "ContextRegression":
+        """Fit it to all rows."""
+        model = GaussianProcess([], n_landmarks=n_landmarks, rng=rng)
+        model.prepare(problem.x[:, problem.known], problem.y, problem.groups)
+        (coefficients,) = model.coefficients([np.arange(problem.n_rows)])
+        arrays = {
+            "columns": np.array(problem.known),
+            "landmarks": model.landmarks,
+            "weights": model.map @ coefficients,
+            "x.mean": model.scaler.mean,
+            "x.scale": model.scaler.scale,
+            "y.mean": model.target_scaler.mean,
+            "y.scale": model.target_scaler.scale,
+        }
+        return cls(model.kernel, arrays)
+
+    def __call__(self, x: Matrix) -> np.ndarray:
+        arrays = self.arrays
+        u = standard(Scaler(arrays["x.mean"], arrays["x.scale"]), x[:, arrays["columns"]])
+        parts = np.array_split(u, -(-len(u) // PREDICT_BLOCK))
+        values = np.vstack([self.kernel.between(part, arrays["landmarks"]) @ arrays["weights"] for part in parts])
+        return Scaler(arrays["y.mean"], arrays["y.scale"]).back(values)
 
 
 class KernelCMR(MomentEstimator):
@@ -65,6 +105,8 @@ class KernelCMR(MomentEstimator):
     ----------
     kernel_ : ProductKernel
         Kernel of f, in standard units.
+    context_ : ContextRegression or None
+        What f starts from; None where the instruments move the action enough.
     report_ : KernelReport
         Facts about the fit.
     """
@@ -95,16 +137,10 @@ class KernelCMR(MomentEstimator):
         folds = cross_fit_folds(len(problem.x), self.n_folds, rng, problem.groups)
         with Progress(self.show_progress) as progress, threadpool_limits(1):
             task = progress.start("kernel CMR", 3)
-            outcome = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
-            outcome.prepare(problem.c, problem.y, problem.groups)
-            by_fold = [outcome.predict(outcome.design, w) for w in outcome.coefficients(folds)]
-            s = np.empty_like(problem.y)
-            for rows, guess in zip(folds, by_fold, strict=True):
-                s[rows] = guess[rows]
+            outcome, by_fold = self._outcome(problem, folds, rng)
             task.advance("outcome")
-            modelled = problem.x[:, problem.modelled]
             atoms = fit_atoms(
-                modelled,
+                problem.x[:, problem.modelled],
                 problem.c,
                 folds,
                 self._regression(problem, rng),
@@ -114,7 +150,14 @@ class KernelCMR(MomentEstimator):
                 rng=rng,
             )
             task.advance("action")
-            penalty = self._fit_function(problem, s, by_fold, atoms, folds, rng)
+            s = _own_rows(by_fold, folds)
+            self.context_, rest, s_rest = None, problem, s
+            if problem.known and _follows_context(atoms):
+                self.context_ = ContextRegression.of(problem, self.n_landmarks, rng)
+                rest = dataclasses.replace(problem, y=problem.y - self.context_(problem.x))
+                by_fold = self._outcome(rest, folds, rng)[1]
+                s_rest = _own_rows(by_fold, folds)
+            penalty = self._fit_function(rest, s_rest, by_fold, atoms, folds, rng)
             task.advance("function")
             if len(folds) == 1:
                 # What is reported speaks of rows that were not seen.
@@ -124,22 +167,31 @@ class KernelCMR(MomentEstimator):
         self.report_ = KernelReport(
             **facts_of_atoms(problem, s, atoms, n_folds=self.n_folds, discrete=discrete, seed=seed),
             penalty=penalty,
+            starts_from_context=self.context_ is not None,
         )
         return self
 
     def predict(self, x: Any) -> np.ndarray:
         """f(x), shape (n, outcomes), in the units of y."""
         self._check_fitted("kernel_")
-        u = standard(self.x_scaler_, as_matrix("x", x, n_columns=len(self.x_scaler_.mean)))
+        x = as_matrix("x", x, n_columns=len(self.x_scaler_.mean))
+        u = standard(self.x_scaler_, x)
         parts = np.array_split(u, -(-len(u) // PREDICT_BLOCK))
         values = np.vstack([self.kernel_.between(part, self.landmarks_) @ self.weights_ for part in parts])
-        return self.y_scaler_.back(values)
+        return self.y_scaler_.back(values) + (0.0 if self.context_ is None else self.context_(x))
 
     def _pairs(self, first: Matrix, others: Matrix) -> np.ndarray:
         """As in the base class; fast where no factor of the kernel has columns of both, as with action and context."""
         self._check_fitted("kernel_")
         values = self.kernel_.pairs(self.x_scaler_, first, others, self.landmarks_, self.weights_)
-        return super()._pairs(first, others) if values is None else self.y_scaler_.back(values)
+        if values is None:
+            return super()._pairs(first, others)
+        values = self.y_scaler_.back(values)
+        if self.context_ is None:
+            return values
+        if self.context_.arrays["columns"].min() < first.shape[1]:
+            return super()._pairs(first, others)
+        return values + self.context_(beside(first[:1], others))
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
@@ -148,10 +200,14 @@ class KernelCMR(MomentEstimator):
             "kind": type(self).__name__,
             "params": simple_params(self.get_params()),
             "layout": self.kernel_.layout.to_json(),
+            "context": None if self.context_ is None else self.context_.kernel.layout.to_json(),
         }
         arrays = {"theta": self.kernel_.theta, "landmarks": self.landmarks_, "weights": self.weights_}
         for name, scaler in (("x", self.x_scaler_), ("y", self.y_scaler_)):
             arrays |= {f"{name}.mean": scaler.mean, f"{name}.scale": scaler.scale}
+        if self.context_ is not None:
+            context = {"theta": self.context_.kernel.theta, **self.context_.arrays}
+            arrays |= {f"context.{name}": array for name, array in context.items()}
         return record, arrays
 
     @classmethod
@@ -161,7 +217,20 @@ class KernelCMR(MomentEstimator):
         model.kernel_ = ProductKernel(Layout.from_json(record["layout"]), arrays["theta"])
         model.landmarks_, model.weights_ = arrays["landmarks"], arrays["weights"]
         model.x_scaler_, model.y_scaler_ = (Scaler(arrays[f"{name}.mean"], arrays[f"{name}.scale"]) for name in "xy")
+        model.context_ = None
+        if record["context"] is not None:
+            context = {name[8:]: array for name, array in arrays.items() if name.startswith("context.")}
+            kernel = ProductKernel(Layout.from_json(record["context"]), context.pop("theta"))
+            model.context_ = ContextRegression(kernel, context)
         return model
+
+    def _outcome(
+        self, problem: Problem, folds: list[np.ndarray], rng: np.random.Generator
+    ) -> tuple[GaussianProcess, list[Matrix]]:
+        """Regression of the outcome on c, and its predictions of all rows by the models of every fold."""
+        model = GaussianProcess(problem.instruments, n_landmarks=self.n_landmarks, rng=rng)
+        model.prepare(problem.c, problem.y, problem.groups)
+        return model, [model.predict(model.design, w) for w in model.coefficients(folds)]
 
     def _regression(self, problem: Problem, rng: np.random.Generator):
         """A cross-fitted regression by Gaussian processes, as :func:`fit_atoms` wants it."""
@@ -237,3 +306,17 @@ class KernelCMR(MomentEstimator):
         target = standard(self.y_scaler_, s) if self.score == "orthogonal" else y
         self.weights_ = whiten @ ridge(gram, design.T @ target, factor * self.kernel_.noise)
         return factor
+
+
+def _own_rows(by_fold: list[Matrix], folds: list[np.ndarray]) -> Matrix:
+    """Predictions of every row by the model of the fold that holds it."""
+    result = np.empty_like(by_fold[0])
+    for rows, guess in zip(folds, by_fold, strict=True):
+        result[rows] = guess[rows]
+    return result
+
+
+def _follows_context(atoms: Atoms) -> bool:
+    """Whether what is expected of some modelled column varies mostly with the context."""
+    own = atoms.expected - atoms.without.mean(axis=0)
+    return bool(np.any(own.var(axis=0) < MIN_SHARE * atoms.expected.var(axis=0)))
