@@ -6,6 +6,7 @@ use. With a product kernel the columns of X that stand in C keep their own kerne
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -70,6 +71,43 @@ class _Solution:
     arrays: dict[str, np.ndarray]
     penalties: tuple[float, float]
     losses: tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draws:
+    """Random frequencies and phases, and the part of the rows and outputs on which the first penalty is judged."""
+
+    action: np.ndarray
+    known: np.ndarray
+    phase: np.ndarray
+    c: np.ndarray
+    c_phase: np.ndarray
+    columns: np.ndarray
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, data: _Halves, n_features: int, seed: int) -> "_Draws":
+        rng = np.random.default_rng(seed)
+        n_action, n_known, n_c = (part[0].shape[1] for part in (data.action, data.known, data.c))
+        return cls(
+            action=rng.standard_normal((n_action, n_features)),
+            known=rng.standard_normal((n_known, n_features)),
+            phase=rng.uniform(0, 2 * np.pi, n_features),
+            c=rng.standard_normal((n_c, n_features)),
+            c_phase=rng.uniform(0, 2 * np.pi, n_features),
+            # All of them would cost more than the fit.
+            columns=rng.permutation(2 * n_features)[:200],
+            rows=rng.permutation(len(data.y[1]))[:1000],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _FirstStage:
+    """Means of cos(w.a) and sin(w.a) given c in both halves, the penalty, and its losses in the second half."""
+
+    means: tuple[Matrix, Matrix]
+    penalty: float
+    losses: np.ndarray
 
 
 class KernelIV(MomentEstimator):
@@ -233,10 +271,15 @@ class KernelIV(MomentEstimator):
         known = [group for group in x_groups if group not in actions]
         n_trials = len(FACTORS) * (len(c_groups) + len(known)) + len(ACTION_FACTORS) * len(actions)
         task = progress.start("bandwidths", n_trials)
+        draws = _Draws.of(cut(rows, x_scale, c_scale), PILOT_FEATURES, seed)
 
         def search(
-            scale: np.ndarray, groups: list[tuple[int, ...]], factors: tuple[float, ...], stage: int, errors: float
-        ):
+            scale: np.ndarray,
+            groups: list[tuple[int, ...]],
+            factors: tuple[float, ...],
+            losses: Callable[[_Halves], np.ndarray],
+            errors: float,
+        ) -> None:
             starts = [scale[list(group)].copy() for group in groups]
             for group, start in zip(groups, starts, strict=True):
                 scale[list(group)] = factors[0] * start
@@ -244,17 +287,22 @@ class KernelIV(MomentEstimator):
                 best, chosen = None, factors[0]
                 for factor in factors:
                     scale[list(group)] = factor * start
-                    loss = self._random(cut(rows, x_scale, c_scale), PILOT_FEATURES, seed).losses[stage]
+                    loss = losses(cut(rows, x_scale, c_scale))
                     task.advance()
                     if best is None or _is_better(loss, best, errors):
                         best, chosen = loss, factor
                 scale[list(group)] = chosen * start
 
-        search(c_scale, c_groups, FACTORS, 0, 0.0)
+        search(c_scale, c_groups, FACTORS, lambda data: self._first_stage(data, draws).losses, 0.0)
         x_scale[self.modelled_] *= BLIND
-        search(x_scale, known, FACTORS, 1, 0.0)
+        first = self._first_stage(cut(rows, x_scale, c_scale), draws)
+        search(x_scale, known, FACTORS, lambda data: self._second_stage(data, draws, first).losses[1], 0.0)
         x_scale[self.modelled_] /= BLIND
-        search(x_scale, actions, ACTION_FACTORS, 1, MIN_ERRORS)
+
+        def both(data: _Halves) -> np.ndarray:
+            return self._second_stage(data, draws, self._first_stage(data, draws)).losses[1]
+
+        search(x_scale, actions, ACTION_FACTORS, both, MIN_ERRORS)
         task.finish()
         return x_scale, c_scale
 
@@ -295,36 +343,38 @@ class KernelIV(MomentEstimator):
 
     def _random(self, data: _Halves, n_features: int, seed: int) -> _Solution:
         """Random Fourier features: the mean of cos(w.a + v.k + b) given c is that of cos(w.a), sin(w.a), turned."""
-        rng = np.random.default_rng(seed)
-        n_action, n_known, n_c = (part[0].shape[1] for part in (data.action, data.known, data.c))
-        action_frequency = rng.standard_normal((n_action, n_features))
-        known_frequency = rng.standard_normal((n_known, n_features))
-        phase = rng.uniform(0, 2 * np.pi, n_features)
-        c_frequency, c_phase = rng.standard_normal((n_c, n_features)), rng.uniform(0, 2 * np.pi, n_features)
-        root = np.sqrt(2 / n_features)
+        draws = _Draws.of(data, n_features, seed)
+        return self._second_stage(data, draws, self._first_stage(data, draws))
+
+    def _first_stage(self, data: _Halves, draws: _Draws) -> _FirstStage:
+        root = np.sqrt(2 / len(draws.phase))
         c_first, c_second = (
-            np.hstack([root * np.cos(c @ c_frequency + c_phase), np.ones((len(c), 1))]) for c in data.c
+            np.hstack([root * np.cos(c @ draws.c + draws.c_phase), np.ones((len(c), 1))]) for c in data.c
         )
-        angles = [action @ action_frequency for action in data.action]
+        angles = [action @ draws.action for action in data.action]
         targets = [np.hstack([np.cos(angle), np.sin(angle)]) for angle in angles]
-        n_first, n_second = len(c_first), len(c_second)
+        n_first = len(c_first)
         values, vectors = eigh(c_first.T @ c_first)
         values = np.maximum(values, 0.0)
         moment = vectors.T @ (c_first.T @ targets[0])
         rotated = c_second @ vectors
-        # The penalty is judged on part of the rows and outputs; all of them would cost more than the fit.
-        columns, rows = rng.permutation(2 * n_features)[:200], rng.permutation(n_second)[:1000]
+        rows, columns = draws.rows, draws.columns
 
-        def first_loss(penalty: float) -> np.ndarray:
+        def losses(penalty: float) -> np.ndarray:
             guess = (rotated[rows] / (values + n_first * penalty)) @ moment[:, columns]
             return _squares(targets[1][rows][:, columns] - guess)
 
-        first, loss_1 = _smallest(first_loss, self.first_penalty)
-        solved = moment / (values + n_first * first)[:, None]
+        penalty, loss = _smallest(losses, self.first_penalty)
+        solved = moment / (values + n_first * penalty)[:, None]
+        # With nothing to model, cos(0) and sin(0) are known.
+        means = (c_first @ vectors @ solved, rotated @ solved) if self.modelled_ else (targets[0], targets[1])
+        return _FirstStage(means, penalty, loss)
+
+    def _second_stage(self, data: _Halves, draws: _Draws, first: _FirstStage) -> _Solution:
+        n_features, n_second = len(draws.phase), len(data.y[1])
         designs = []
-        for features, known in ((c_first @ vectors, data.known[0]), (rotated, data.known[1])):
-            turn = known @ known_frequency + phase
-            mean = features @ solved if n_action else np.hstack([np.ones_like(turn), np.zeros_like(turn)])
+        for mean, known in zip(first.means, data.known, strict=True):
+            turn = known @ draws.known + draws.phase
             designs.append(np.cos(turn) * mean[:, :n_features] - np.sin(turn) * mean[:, n_features:])
         gram_values, gram_vectors = eigh(designs[1].T @ designs[1])
         gram_values = np.maximum(gram_values, 0.0)
@@ -336,15 +386,15 @@ class KernelIV(MomentEstimator):
             weights = second_moment / (gram_values + n_second * penalty * n_features / 2)[:, None]
             return _squares(data.y[0] - check @ weights)
 
-        second, loss_2 = _smallest(second_loss, self.second_penalty)
+        second, loss = _smallest(second_loss, self.second_penalty)
         weights = gram_vectors @ (second_moment / (gram_values + n_second * second * n_features / 2)[:, None])
         arrays = {
-            "action_frequency": action_frequency,
-            "known_frequency": known_frequency,
-            "phase": phase,
+            "action_frequency": draws.action,
+            "known_frequency": draws.known,
+            "phase": draws.phase,
             "weights": weights,
         }
-        return _Solution(arrays, (first, second), (loss_1, loss_2))
+        return _Solution(arrays, (first.penalty, second), (first.losses, loss))
 
 
 def _smallest(losses, given: float | None) -> tuple[float, np.ndarray]:
