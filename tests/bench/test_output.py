@@ -15,6 +15,7 @@ import pytest
 import tiny_bench
 
 from prudent import bench
+from prudent.bench._definition import CPU_SECONDS
 from prudent.bench._report import not_reached
 from prudent.cli import main
 
@@ -147,6 +148,17 @@ def test_readme_block_is_replaced(call, folder, tmp_path):
     result = call("table", folder, "--experiment", "tiny/curve", "--update", readme)
     assert result.code == 2
     assert "must have one block" in result.error
+
+
+def test_a_block_may_name_its_metrics(tmp_path, call):
+    bench.run([replace(tiny_bench.slow, metrics=(*tiny_bench.slow.metrics, CPU_SECONDS))], tmp_path, runs=1)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- bench:tiny/slow error -->\n<!-- /bench -->\n")
+    assert call("table", tmp_path, "--update", page).code == 0
+    assert "| error |" in page.read_text()
+    assert "CPU seconds" not in page.read_text()
+    page.write_text("<!-- bench:tiny/slow error what -->\n<!-- /bench -->\n")
+    assert "has no table of 'what'; it has error, cpu_seconds" in call("table", tmp_path, "--update", page).error
 
 
 def test_report_is_self_contained(call, folder):

@@ -280,9 +280,17 @@ def _at_commit(commits: list[str]) -> str:
     return f", commit {', '.join(commits)}" if commits else ""
 
 
-def markdown(sweep: Sweep) -> str:
-    """The tables of an experiment as Markdown, protocol and command under them. The same records give the same text."""
-    blocks = [_markdown_table(table) for table in tables(sweep)]
+def markdown(sweep: Sweep, metrics: Sequence[str] = ()) -> str:
+    """The tables of an experiment as Markdown, protocol and command under them. The same records give the same text.
+
+    ``metrics`` names those whose tables are shown; none: all.
+    """
+    all_tables = tables(sweep)
+    unknown = set(metrics) - {table.metric.name for table in all_tables}
+    if unknown:
+        shown = ", ".join(table.metric.name for table in all_tables)
+        raise BenchError(f"{sweep.experiment.name} has no table of {min(unknown)!r}; it has {shown}")
+    blocks = [_markdown_table(table) for table in all_tables if not metrics or table.metric.name in metrics]
     notes = "\n".join(f"- {note}" for note in footnotes(sweep))
     return "\n\n".join([*blocks, notes + f"\n- Command: `{sweep.command}`"]) + "\n"
 
@@ -322,15 +330,22 @@ def csv_text(sweeps: list[Sweep]) -> str:
 
 
 def update_blocks(path: Path, sweeps: list[Sweep]) -> None:
-    """Replace what stands between ``<!-- bench:NAME -->`` and ``<!-- /bench -->`` in Markdown: all blocks, or none."""
+    """Replace what stands between ``<!-- bench:NAME -->`` and ``<!-- /bench -->`` in Markdown: all blocks, or none.
+
+    ``<!-- bench:NAME mse reward -->`` asks for the tables of some metrics only.
+    """
     try:
         text = path.read_text()
     except OSError as err:
         raise BenchError(f"cannot read {path}: {err.strerror}") from err
     for sweep in sweeps:
         name = sweep.experiment.name
-        pattern = re.compile(rf"(<!-- bench:{re.escape(name)} -->\n).*?(<!-- /bench -->)", re.DOTALL)
-        text, count = pattern.subn(lambda match, sweep=sweep: f"{match[1]}\n{markdown(sweep)}\n{match[2]}", text)
+        pattern = re.compile(rf"(<!-- bench:{re.escape(name)}((?: [\w-]+)*) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+
+        def block(match: re.Match, sweep: Sweep = sweep) -> str:
+            return f"{match[1]}\n{markdown(sweep, match[2].split())}\n{match[3]}"
+
+        text, count = pattern.subn(block, text)
         if count != 1:
             raise BenchError(
                 f"{path} must have one block '<!-- bench:{name} -->' ... '<!-- /bench -->', it has {count}; add it, or "

@@ -118,7 +118,11 @@ def print_tables(
     experiment: Annotated[str | None, typer.Option(help="Only this experiment.")] = None,
     format: Annotated[str, typer.Option(help="text, md or csv.")] = "text",
     update: Annotated[
-        Path | None, typer.Option(help="Markdown file whose '<!-- bench:NAME -->' blocks are replaced instead.")
+        Path | None,
+        typer.Option(
+            help="Markdown file whose '<!-- bench:NAME -->' blocks are replaced instead; '<!-- bench:NAME METRIC -->' "
+            "has the tables of that metric only."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
