@@ -260,17 +260,29 @@ def follower(n, strength, seed):
     return np.sin(3 * t) + 0.3 * u, np.hstack([a, t]), np.hstack([z, t])
 
 
-@pytest.mark.parametrize("make", [lambda: KernelCMR(3, n_landmarks=100), lambda: KernelIV("random")])
-def test_an_action_is_not_credited_with_what_the_context_does(make):
-    y, x, c = follower(600, 0.3, seed=0)
+@pytest.mark.parametrize(
+    ("make", "limit"), [(lambda: KernelCMR(3, n_landmarks=100), 0.05), (lambda: KernelIV("random"), 0.3)]
+)
+def test_an_action_is_not_credited_with_what_the_context_does(make, limit):
+    y, x, c = follower(600, 0.2, seed=0)
     model = make().fit(y, x, c, seed=0)
     at = np.array([[-1.0, 0.3], [1.0, 0.3]])
-    # A regression of y on the action alone has a slope of 0.5, and one with the context, too, of about 0.5.
-    assert abs(np.diff(model.predict(at)[:, 0])[0]) < 0.3
+    # A regression of y on the action alone has a slope of 0.5, and one with the context, too, of about 0.7.
+    assert abs(np.diff(model.predict(at)[:, 0])[0]) < limit
 
 
-def test_f_starts_from_the_context_where_the_action_follows_it(tmp_path):
-    y, x, c = follower(300, 0.3, seed=0)
+def test_idle_contexts_do_not_ruin_a_strong_instrument():
+    rng = np.random.default_rng(0)
+    t, z, u = rng.normal(size=(800, 5)), rng.normal(size=(800, 1)), rng.normal(size=(800, 1))
+    a = z + 0.5 * u
+    x = np.hstack([a, t])
+    model = KernelIV("random", n_features=300).fit(a + u, x, np.hstack([z, t]), seed=0)
+    # The same with contexts tuned without the action: 0.4 to 0.7.
+    assert np.mean((model.predict(x) - a) ** 2) < 0.15 * a.var()
+
+
+def test_f_starts_from_the_context_where_the_action_follows_it():
+    y, x, c = follower(300, 0.2, seed=0)
     model = KernelCMR(2, n_landmarks=60).fit(y, x, c, seed=0)
     assert model.report_.starts_from_context
     assert not KernelCMR(2, n_landmarks=60).fit(*follower(300, 3.0, seed=0), seed=0).report_.starts_from_context
@@ -285,7 +297,7 @@ def test_f_starts_from_the_context_where_the_action_follows_it(tmp_path):
     np.testing.assert_allclose(turned.pairs(x[:4, 1:], x[:5, :1]), expected, atol=1e-9)
 
 
-def test_a_search_goes_on_where_noise_is_below_rounding_errors():
+def test_noise_below_rounding_errors_is_no_wall():
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(-1, 1, (200, 1)), axis=0)
     layout = Layout((0,), (), ())

@@ -352,13 +352,16 @@ class _Block:
         diagonal = np.diag_indices(n)
         kernel[diagonal] += noise + 1e-8
         factor, jitter = None, ROUNDING * float(np.mean(kernel[diagonal]))
-        while factor is None:
+        for _ in range(8):
             try:
                 factor = cholesky(kernel, lower=True, check_finite=False)
+                break
             except LinAlgError:
                 # Noise below the rounding errors of the entries. A wall here would end the line search where it stands.
                 kernel[diagonal] += jitter
                 jitter *= 10
+        if factor is None:
+            return 1e10, np.zeros_like(theta)
         # From the factor at a third of the cost of solving for every column.
         (invert,) = get_lapack_funcs(("potri",), (factor,))
         inverse = invert(factor, lower=1)[0]

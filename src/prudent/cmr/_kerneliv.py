@@ -31,8 +31,6 @@ FACTORS = (1.0, 0.25, 0.5, 2.0, 4.0)
 # What varies quickly in an action leaves next to no trace in its mean given C, and held-out moments cannot tell what
 # it does from what the context does where the instruments are weak: the widest kernel that does not clearly lose.
 ACTION_FACTORS = (8.0, 4.0, 2.0, 1.0)
-# So wide that all actions are alike.
-BLIND = 1e6
 # A narrower kernel of an action must gain this many standard errors on the held-out rows. Those of the context need
 # no such proof: one that is too wide leaves to the action what the context does.
 MIN_ERRORS = 2.0
@@ -262,8 +260,9 @@ class KernelIV(MomentEstimator):
     def _tune(self, cut, rows, x_start, c_start, seed, progress) -> tuple[np.ndarray, np.ndarray]:
         """Coordinate search over factors of the bandwidths: of C by the first stage's loss, of X by the second's.
 
-        The context is tuned as if there were no action: a search over both at once credits the action with what the
-        context does where the one follows from the other.
+        The context is tuned while actions have their widest kernel: a search over both at once credits the action with
+        what the context does where the one follows from the other, and without the action the kernel of the context
+        would be chosen by its noise.
         """
         (x_scale, x_groups), (c_scale, c_groups) = x_start, c_start
         x_scale, c_scale = x_scale.copy(), c_scale.copy()
@@ -294,10 +293,10 @@ class KernelIV(MomentEstimator):
                 scale[list(group)] = chosen * start
 
         search(c_scale, c_groups, FACTORS, lambda data: self._first_stage(data, draws).losses, 0.0)
-        x_scale[self.modelled_] *= BLIND
+        x_scale[self.modelled_] *= ACTION_FACTORS[0]
         first = self._first_stage(cut(rows, x_scale, c_scale), draws)
         search(x_scale, known, FACTORS, lambda data: self._second_stage(data, draws, first).losses[1], 0.0)
-        x_scale[self.modelled_] /= BLIND
+        x_scale[self.modelled_] /= ACTION_FACTORS[0]
 
         def both(data: _Halves) -> np.ndarray:
             return self._second_stage(data, draws, self._first_stage(data, draws)).losses[1]
