@@ -31,6 +31,8 @@ FACTORS = (1.0, 0.25, 0.5, 2.0, 4.0)
 # What varies quickly in an action leaves next to no trace in its mean given C, and held-out moments cannot tell what
 # it does from what the context does where the instruments are weak: the widest kernel that does not clearly lose.
 ACTION_FACTORS = (8.0, 4.0, 2.0, 1.0)
+# So wide that all actions are alike.
+BLIND = 1e6
 # A narrower kernel of an action must gain this many standard errors on the held-out rows. Those of the context need
 # no such proof: one that is too wide leaves to the action what the context does.
 MIN_ERRORS = 2.0
@@ -260,15 +262,15 @@ class KernelIV(MomentEstimator):
     def _tune(self, cut, rows, x_start, c_start, seed, progress) -> tuple[np.ndarray, np.ndarray]:
         """Coordinate search over factors of the bandwidths: of C by the first stage's loss, of X by the second's.
 
-        The context is tuned while actions have their widest kernel: a search over both at once credits the action with
-        what the context does where the one follows from the other, and without the action the kernel of the context
-        would be chosen by its noise.
+        A search over context and action at once credits the action with what the context does where one follows from the
+        other: the context is tuned as if there were no action. Where the action is strong, its noise then decides: if
+        tuning the context beside the widest kernel of the action is clearly better, that is taken.
         """
         (x_scale, x_groups), (c_scale, c_groups) = x_start, c_start
         x_scale, c_scale = x_scale.copy(), c_scale.copy()
         actions = [group for group in x_groups if any(j in self.modelled_ for j in group)]
         known = [group for group in x_groups if group not in actions]
-        n_trials = len(FACTORS) * (len(c_groups) + len(known)) + len(ACTION_FACTORS) * len(actions)
+        n_trials = len(FACTORS) * (len(c_groups) + 2 * len(known)) + 2 * len(ACTION_FACTORS) * len(actions)
         task = progress.start("bandwidths", n_trials)
         draws = _Draws.of(cut(rows, x_scale, c_scale), PILOT_FEATURES, seed)
 
@@ -276,7 +278,7 @@ class KernelIV(MomentEstimator):
             scale: np.ndarray,
             groups: list[tuple[int, ...]],
             factors: tuple[float, ...],
-            losses: Callable[[_Halves], np.ndarray],
+            losses: Callable[[], np.ndarray],
             errors: float,
         ) -> None:
             starts = [scale[list(group)].copy() for group in groups]
@@ -286,24 +288,41 @@ class KernelIV(MomentEstimator):
                 best, chosen = None, factors[0]
                 for factor in factors:
                     scale[list(group)] = factor * start
-                    loss = losses(cut(rows, x_scale, c_scale))
+                    loss = losses()
                     task.advance()
                     if best is None or _is_better(loss, best, errors):
                         best, chosen = loss, factor
                 scale[list(group)] = chosen * start
 
-        search(c_scale, c_groups, FACTORS, lambda data: self._first_stage(data, draws).losses, 0.0)
-        x_scale[self.modelled_] *= ACTION_FACTORS[0]
-        first = self._first_stage(cut(rows, x_scale, c_scale), draws)
-        search(x_scale, known, FACTORS, lambda data: self._second_stage(data, draws, first).losses[1], 0.0)
-        x_scale[self.modelled_] /= ACTION_FACTORS[0]
+        search(c_scale, c_groups, FACTORS, lambda: self._first_stage(cut(rows, x_scale, c_scale), draws).losses, 0.0)
 
-        def both(data: _Halves) -> np.ndarray:
-            return self._second_stage(data, draws, self._first_stage(data, draws)).losses[1]
+        def function_scales(width: float) -> tuple[np.ndarray, np.ndarray]:
+            """Scales of X, tuned for the context while actions are ``width`` times as wide, and their losses by row."""
+            scale = x_scale.copy()
+            scale[self.modelled_] *= width
+            first = self._first_stage(cut(rows, scale, c_scale), draws)
+            search(
+                scale,
+                known,
+                FACTORS,
+                lambda: self._second_stage(cut(rows, scale, c_scale), draws, first).losses[1],
+                0.0,
+            )
+            scale[self.modelled_] /= width
 
-        search(x_scale, actions, ACTION_FACTORS, both, MIN_ERRORS)
+            def losses() -> np.ndarray:
+                data = cut(rows, scale, c_scale)
+                return self._second_stage(data, draws, self._first_stage(data, draws)).losses[1]
+
+            search(scale, actions, ACTION_FACTORS, losses, MIN_ERRORS)
+            return scale, losses()
+
+        found, loss = function_scales(BLIND)
+        if actions:
+            other, other_loss = function_scales(ACTION_FACTORS[0])
+            found = other if _is_better(other_loss, loss, MIN_ERRORS) else found
         task.finish()
-        return x_scale, c_scale
+        return found, c_scale
 
     def _exact(self, data: _Halves) -> _Solution:
         """The closed form of the paper, with the kernel of the known columns outside the embedding."""
