@@ -262,9 +262,9 @@ class KernelIV(MomentEstimator):
     def _tune(self, cut, rows, x_start, c_start, seed, progress) -> tuple[np.ndarray, np.ndarray]:
         """Coordinate search over factors of the bandwidths: of C by the first stage's loss, of X by the second's.
 
-        A search over context and action at once credits the action with what the context does where one follows from the
-        other: the context is tuned as if there were no action. Where the action is strong, its noise then decides: if
-        tuning the context beside the widest kernel of the action is clearly better, that is taken.
+        A search over context and action at once credits the action with what the context does where one follows from
+        the other: the context is tuned as if there were no action. Where the action is strong, its noise then decides:
+        if tuning the context beside the widest kernel of the action is clearly better, that is taken.
         """
         (x_scale, x_groups), (c_scale, c_groups) = x_start, c_start
         x_scale, c_scale = x_scale.copy(), c_scale.copy()
