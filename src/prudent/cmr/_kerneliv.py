@@ -36,6 +36,9 @@ BLIND = 1e6
 # A narrower kernel of an action must gain this many standard errors on the held-out rows. Those of the context need
 # no such proof: one that is too wide leaves to the action what the context does.
 MIN_ERRORS = 2.0
+# Share of the held-out loss that a context tuned beside the action must save: with weak instruments the action gains a
+# few per cent by what the context does.
+MIN_GAIN = 0.06
 PILOT_ROWS, PILOT_FEATURES = 2000, 300
 MEDIAN_ROWS = 500
 PREDICT_BLOCK = 4000
@@ -320,7 +323,8 @@ class KernelIV(MomentEstimator):
         found, loss = function_scales(BLIND)
         if actions:
             other, other_loss = function_scales(ACTION_FACTORS[0])
-            found = other if _is_better(other_loss, loss, MIN_ERRORS) else found
+            is_clear = _is_better(other_loss, loss, 1.0) and other_loss.mean() < (1 - MIN_GAIN) * loss.mean()
+            found = other if is_clear else found
         task.finish()
         return found, c_scale
 
