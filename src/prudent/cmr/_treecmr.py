@@ -21,7 +21,7 @@ from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import Atoms, Regress, fit_atoms
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._codes import Codes
-from prudent.cmr._folds import cross_fit_folds, held_out_groups, unseen_folds
+from prudent.cmr._folds import cross_fit_folds, unseen_folds
 from prudent.cmr._gp import column_scaler, ridge, standard
 from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
 from prudent.cmr._report import FitReport, facts_of_atoms
@@ -38,26 +38,33 @@ MAX_TRIAL_FOLDS = 5
 # Share of the gain that may be lost again by further steps.
 FLAT = 0.01
 # Rows per leaf of a forest to choose from.
-LEAF_SIZES = (5, 20, 50)
+LEAF_SIZES = (5, 10, 20, 40)
+# Models of a nuisance: in every round the rows are dealt into parts, and there is a model without each of them.
+N_ROUNDS, N_PARTS = 2, 3
+# Rows per leaf of f, at least.
+MIN_LEAF = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """How f grows: runs that are averaged, trees per step, share of a step that is kept, size of a tree."""
+    """How f grows: runs that are averaged, trees per step, share of a step that is kept, size of a tree.
+
+    A leaf has at least ``leaf_share`` times the root of the number of rows, and at least ``MIN_LEAF``: with more rows
+    leaves get smaller as a share, and less noisy.
+    """
 
     n_runs: int
     trees_per_step: int
     rate: float
     max_depth: int | None
-    min_leaf: int
-    max_features: float
+    leaf_share: float
     max_steps: int
     patience: int
 
 
 GROWTH = {
-    "boosting": Growth(2, 1, 0.12, 4, 10, 1.0, 600, 60),
-    "forest": Growth(1, 20, 0.4, None, 20, 0.6, 30, 4),
+    "boosting": Growth(3, 1, 0.12, 5, 0.1, 300, 60),
+    "forest": Growth(1, 20, 0.4, None, 0.6, 20, 4),
 }
 
 
@@ -77,7 +84,8 @@ class TreeCMR(MomentEstimator):
     model : {"boosting", "forest"}
         Trees of the nuisances and of f.
     n_folds : int, default=10
-        Cross-fitting folds. 1 uses nuisances that have seen every row (CE-DML-CMR).
+        Cross-fitting folds. 1 uses one set of nuisances for all rows (CE-DML-CMR), each row predicted by those of
+        its models that have not seen it.
     score : {"orthogonal", "deepiv"}
         What E[f(X)|c] is matched with: the learnt s(c), or the outcome itself.
     leaves : {"linear", "constant"}
@@ -314,8 +322,9 @@ class _Grower:
         tree = (
             DecisionTreeRegressor(
                 max_depth=growth.max_depth,
-                min_samples_leaf=growth.min_leaf,
-                max_features=growth.max_features,
+                min_samples_leaf=max(MIN_LEAF, round(growth.leaf_share * len(self.rows) ** 0.5)),
+                # The best of one random place per column: trees with splits at other places average to a smoother f.
+                splitter="random",
                 random_state=int(self.rng.integers(2**31)),
             )
             .fit(points, residual[rows])
@@ -328,12 +337,18 @@ class _Grower:
         at = number[tree.apply(score.points.reshape(n * q, d))].reshape(n, q)
         n_terms = score.terms.shape[2]
         design = self._design(at, len(leaves))
-        # A leaf's constant is shrunk as if it had five more rows at zero, its slope as if it had twenty.
-        penalty = np.tile([5.0, *[20.0] * (n_terms - 1)], len(leaves))
         inside = design[rows]
         gram = inside.T @ inside
         gram = gram.toarray() if issparse(gram) else gram
-        gram[np.diag_indices_from(gram)] += penalty
+        # A leaf's value at its centre is shrunk as if it had five more rows at zero, its slope as if it had twenty.
+        # Were it the value at the origin, far from some leaves, a slope would be the cheaper way to lift a whole leaf,
+        # and f would be carried off wherever it extrapolates.
+        total = np.asarray(inside.sum(axis=0)).reshape(len(leaves), n_terms)
+        centre = total / np.maximum(total[:, :1], 1e-12)
+        penalty = 5.0 * centre[:, :, None] * centre[:, None, :]
+        penalty[:, range(1, n_terms), range(1, n_terms)] += 20.0
+        place = np.arange(len(gram)).reshape(len(leaves), n_terms)
+        gram[place[:, :, None], place[:, None, :]] += penalty
         weights = np.linalg.solve(gram, inside.T @ residual[rows])
         values = np.zeros((tree.node_count, n_terms, residual.shape[1]))
         values[leaves] = weights.reshape(len(leaves), n_terms, -1)
@@ -354,44 +369,42 @@ class _Grower:
 
 
 def _regression(model: str, rng: np.random.Generator, progress: Progress):
-    """A cross-fitted regression by trees, as :func:`fit_atoms` wants it."""
-    from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+    """A cross-fitted regression by trees, as :func:`fit_atoms` wants it.
 
-    # Boosting stops early on a random tenth of its rows; several models average that choice out.
-    n_models = 1 if model == "forest" else 2
+    With one fold a row is predicted by those models that have not seen it, out of bag. Trees that have seen a row
+    follow its noise: the action's mean would follow the confounder, and E[f(X)|c] turn into f(x).
+    """
+    from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 
-    def grow_forest(inputs: Matrix, target: np.ndarray, min_leaf: int) -> Any:
+    def grow(inputs: Matrix, target: np.ndarray, held: np.ndarray, min_leaf: int | None) -> Any:
+        train = np.setdiff1d(np.arange(len(inputs)), held)
         seed = int(rng.integers(2**31))
-        settings = {"n_estimators": 100, "max_features": 0.7, "random_state": seed}
-        return RandomForestRegressor(min_samples_leaf=min_leaf, **settings).fit(inputs, target)
+        if min_leaf is not None:
+            forest = ExtraTreesRegressor(20, min_samples_leaf=min_leaf, random_state=seed)
+            return forest.fit(inputs[train], target[train])
+        # A dict, because the library's types know early_stopping as text only.
+        stopping: dict[str, Any] = {"early_stopping": True, "n_iter_no_change": 10}
+        boosting = HistGradientBoostingRegressor(
+            learning_rate=0.1,
+            max_iter=400,
+            max_leaf_nodes=16,
+            min_samples_leaf=15,
+            l2_regularization=20.0,
+            random_state=seed,
+            **stopping,
+        )
+        return boosting.fit(inputs[train], target[train], X_val=inputs[held], y_val=target[held])
+
+    def bag(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None, min_leaf: int | None) -> "_Bag":
+        parts = [part for _ in range(N_ROUNDS) for part in _parts(len(inputs), groups, rng)]
+        return _Bag([(grow(inputs, target, held, min_leaf), held) for held in parts])
 
     def leaf_size(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None) -> int:
         """Rows per leaf: few where the target has little noise, many where it has much."""
-        train, held = held_out_groups(np.arange(len(inputs)) if groups is None else groups, rng)
         misfit = {
-            size: np.mean((target[held] - grow_forest(inputs[train], target[train], size).predict(inputs[held])) ** 2)
-            for size in LEAF_SIZES
+            size: np.mean((target - bag(inputs, target, groups, size).out_of_bag(inputs)) ** 2) for size in LEAF_SIZES
         }
         return min(misfit, key=lambda size: misfit[size])
-
-    def fit(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None, min_leaf: int | None) -> Any:
-        if min_leaf is not None:
-            return grow_forest(inputs, target, min_leaf)
-        seed = int(rng.integers(2**31))
-        settings: dict[str, Any] = {"early_stopping": True, "n_iter_no_change": 15, "random_state": seed}
-        boosting = HistGradientBoostingRegressor(
-            learning_rate=0.08,
-            max_iter=400,
-            max_leaf_nodes=12,
-            min_samples_leaf=15,
-            l2_regularization=10.0,
-            **settings,
-        )
-        if groups is None:
-            return boosting.fit(inputs, target)
-        # Rows of one group resemble each other: a random tenth of the rows would stop too late.
-        train, held = held_out_groups(groups, rng)
-        return boosting.fit(inputs[train], target[train], X_val=inputs[held], y_val=target[held])
 
     def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray], groups: np.ndarray | None = None):
         fitted = []
@@ -415,7 +428,7 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
                 seen = codes(inputs[train])
                 if len(sizes) <= number:
                     sizes.append(leaf_size(seen, column, own) if model == "forest" else None)
-                models.append((codes, [fit(seen, column, own, sizes[number]) for _ in range(n_models)]))
+                models.append((codes, bag(seen, column, own, sizes[number])))
             fitted.append((rows, scaler, centre, line, models))
             task.advance()
 
@@ -425,13 +438,42 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
                 part = _with_ones(standard(centre, at[rows])) @ line
                 for number, (codes, some) in enumerate(models):
                     seen = codes(at[rows])
-                    part[:, number] += np.mean([m.predict(seen) for m in some], axis=0)
+                    part[:, number] += some.predict(seen) if len(folds) > 1 else some.out_of_bag(seen)
                 result[rows] = scaler.back(part)
             return result
 
         return predict
 
     return regress
+
+
+class _Bag:
+    """Models of one column, each with the rows that it has not seen."""
+
+    def __init__(self, models: list[tuple[Any, np.ndarray]]):
+        self.models = models
+
+    def predict(self, x: Matrix) -> np.ndarray:
+        """The mean of all models."""
+        return np.mean([model.predict(x) for model, _ in self.models], axis=0)
+
+    def out_of_bag(self, x: Matrix) -> np.ndarray:
+        """Row i, which belongs to row i of the training data, by the models that have not seen that."""
+        total, count = np.zeros((2, len(x)))
+        for model, held in self.models:
+            total[held] += model.predict(x[held])
+            count[held] += 1
+        return total / count
+
+
+def _parts(n_rows: int, groups: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    """Rows dealt into ``N_PARTS`` parts at random, groups as a whole; of a single group, row by row."""
+    unit = np.arange(n_rows) if groups is None else np.unique(groups, return_inverse=True)[1]
+    if unit.max() == 0:
+        unit = np.arange(n_rows)
+    n_units = int(unit.max()) + 1
+    label = (rng.permutation(n_units) % N_PARTS)[unit]
+    return [np.flatnonzero(label == part) for part in range(min(N_PARTS, n_units))]
 
 
 def _folds_within(kept: np.ndarray, folds: list[np.ndarray]) -> list[np.ndarray]:

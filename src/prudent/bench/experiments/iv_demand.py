@@ -173,7 +173,10 @@ def _by_tree_size(*values: float) -> dict[str, float]:
 trees = Experiment(
     name="iv/trees",
     title="Demand with forests and boosting",
-    protocol="as iv/demand, with trees as nuisances and as f; mean squared error of f on the same grid.",
+    protocol=(
+        "as iv/demand, with trees as nuisances and as f; mean squared error of f on the same grid. Without folds "
+        "(CE-DML-CMR, DeepIV) the nuisances predict every row out of bag, by trees that have not seen it."
+    ),
     run_cell=f"{_MODULE}:run_plain",
     methods=(
         tree("forest-dml", "DML-CMR, forests", 50, model="forest", n_folds=10),
