@@ -29,7 +29,8 @@ MAX_SCALES = 20
 BLOCK_ROWS, MAX_BLOCKS, MAX_SMALL_BLOCKS = 500, 4, 40
 # Factors of the penalty among which held-out groups choose, where rows share noise.
 SHARED_NOISE = 2.0 ** np.arange(9)
-N_GLOBAL = 5
+# Parameters that are no column's, and the places of two of them: amplitudes of the linear and the curved part.
+N_GLOBAL, LINEAR, CURVED = 5, 1, 2
 # Origins of lines, in standard units: where the search may go, and where it starts.
 MAX_ORIGIN, START_ORIGIN, TRIAL_STEPS = 10.0, 4.0, 12
 BLOCK_CELLS = 2_000_000
@@ -224,7 +225,7 @@ class ProductKernel:
         at_scaled = at / parameters.front_scales
         mean = np.einsum("nq,nqd->nd", weight, atoms)
         front = constant + linear * (mean - parameters.origins) @ (at - parameters.origins).T
-        for q in range(atoms.shape[1]):
+        for q in range(atoms.shape[1] if curved else 0):
             near = np.exp(-0.5 * distances(atoms[:, q] / parameters.front_scales, at_scaled))
             front += curved * weight[:, q, None] * near
         return plain * (1 + mean @ at.T), front
@@ -240,13 +241,15 @@ def tune_kernel(
     rng: np.random.Generator,
     groups: np.ndarray | None,
     sharpest: np.ndarray | None = None,
+    given: dict[int, float] | None = None,
     max_steps: int = 30,
 ) -> ProductKernel:
     """Kernel parameters of largest marginal likelihood (with a weak prior that keeps them finite).
 
     ``mean`` and ``variance`` (n, front) describe the front columns as independent normal laws, for which E k(X, X')
     has a closed form; ``side`` holds all columns, of which the layout's groups are read. ``target`` is standardised.
-    ``groups`` name dependent rows; ``sharpest`` has the smallest length-scale of every front column.
+    ``groups`` name dependent rows; ``sharpest`` has the smallest length-scale of every front column; ``given``
+    parameters, by their place, are not searched.
     """
     rows = _likelihood_rows(len(target), groups, rng)
     blocks = [_Block(layout, side[r], mean[r], variance[r], target[r]) for r in rows]
@@ -269,6 +272,8 @@ def tune_kernel(
     for place, scale in enumerate([] if sharpest is None else sharpest, N_GLOBAL):
         low, high = limits[place]
         limits[place] = (float(np.clip(np.log(max(scale, 1e-9)), low, high - 1.0)), high)
+    for place, value in (given or {}).items():
+        start[place], limits[place] = value, (value, value)
     begin = start
     if layout.front and (layout.numeric or layout.categories):
         # The likelihood has a hill for each side of the data on which the origin may lie: climb a little on every one.

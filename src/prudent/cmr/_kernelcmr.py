@@ -5,11 +5,14 @@ sum_i (s(c_i) - E_i[f(X)])^2 + penalty |f|^2 over an RKHS. Kernel parameters max
 penalty is chosen on held-out moments. Everything is linear algebra: no step size, no epochs.
 
 Where an action nearly follows from the context, an effect of the action and one of the context explain the outcome
-about equally well, and the likelihood takes what is simpler to say. There f starts from a regression on the context,
-and the equation is solved for the correction: an action gets what the instruments ask for.
+about equally well, and the likelihood takes what is simpler to say. Where it follows for the most part, effects that
+are lines in the action compete with the general one on held-out moments. Where hardly anything else moves it, f starts
+from a regression on the context, and the equation is solved for the correction: an action gets what the instruments
+ask for.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +24,9 @@ from prudent.cmr._atoms import Atoms, fit_atoms
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds, unseen_folds
 from prudent.cmr._gp import (
+    CURVED,
+    LINEAR,
+    N_GLOBAL,
     GaussianProcess,
     Layout,
     ProductKernel,
@@ -41,15 +47,26 @@ PENALTIES = 10.0 ** np.arange(-1.0, 1.1, 0.5)
 # f starts from a regression on the context where instruments make a smaller share of what is expected of an action.
 # With strong instruments that start costs precision: what it leaves is not simple in the action.
 MIN_SHARE = 0.05
+# Below this share simpler effects of the action compete, too.
+ENTANGLED = 0.4
 MAX_TRIALS = 10
 SCORES = ("orthogonal", "outcome")
 PREDICT_BLOCK = 2000
+# Logarithm of an amplitude that no data can see.
+ALMOST_NOTHING = -16.0
+
+Tune = Callable[[np.random.Generator, dict[int, float]], ProductKernel]
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelReport(FitReport):
-    """Facts about a fit of KernelCMR, with the chosen multiple of the noise variance, and where f starts."""
+    """Facts about a fit of KernelCMR.
 
+    ``effect`` is that of the action, "curve", "lines by context" or "line"; ``penalty`` the chosen multiple of the noise
+    variance.
+    """
+
+    effect: str
     penalty: float
     starts_from_context: bool
 
@@ -153,12 +170,15 @@ class KernelCMR(MomentEstimator):
             task.advance("action")
             s = _own_rows(by_fold, folds)
             self.context_, rest, s_rest = None, problem, s
-            if problem.known and _follows_context(atoms):
+            share = _own_share(atoms)
+            if problem.known and share < MIN_SHARE:
                 self.context_ = ContextRegression.of(problem, self.n_landmarks, rng)
                 rest = dataclasses.replace(problem, y=problem.y - self.context_(problem.x))
                 by_fold = self._outcome(rest, folds, rng)[1]
                 s_rest = _own_rows(by_fold, folds)
-            penalty = self._fit_function(rest, s_rest, by_fold, atoms, folds, rng)
+            effect, penalty = self._fit_function(
+                rest, s_rest, by_fold, atoms, folds, rng, is_entangled=MIN_SHARE <= share < ENTANGLED
+            )
             task.advance("function")
             if len(folds) == 1:
                 # What is reported speaks of rows that were not seen.
@@ -167,6 +187,7 @@ class KernelCMR(MomentEstimator):
                     s[rows] = outcome.predict(outcome.design[rows], w)
         self.report_ = KernelReport(
             **facts_of_atoms(problem, s, atoms, n_folds=self.n_folds, discrete=discrete, seed=seed),
+            effect=effect,
             penalty=penalty,
             starts_from_context=self.context_ is not None,
         )
@@ -267,8 +288,9 @@ class KernelCMR(MomentEstimator):
         atoms: Atoms,
         folds: list[np.ndarray],
         rng: np.random.Generator,
-    ) -> float:
-        """The second stage; returns the chosen penalty as a multiple of the noise variance."""
+        is_entangled: bool,
+    ) -> tuple[str, float]:
+        """The second stage; returns the kind of effect and the penalty (a multiple of the noise variance) chosen."""
         self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
         u = standard(self.x_scaler_, problem.x)
         y = standard(self.y_scaler_, problem.y)
@@ -281,32 +303,95 @@ class KernelCMR(MomentEstimator):
         # scale; left alone it takes the finest, with an amplitude to match. Levels are not blurred into each other.
         sharpest = SHARPEST * np.sqrt(variance.mean(axis=0))
         sharpest[problem.discrete(self.discrete)] = 0.0
-        self.kernel_ = tune_kernel(
-            layout, u, law.mean(), variance, y, rng=rng, groups=problem.groups, sharpest=sharpest
-        )
+
+        def tune(rng: np.random.Generator, given: dict[int, float] | None = None) -> ProductKernel:
+            return tune_kernel(
+                layout,
+                u,
+                law.mean(),
+                variance,
+                y,
+                rng=rng,
+                groups=problem.groups,
+                sharpest=sharpest,
+                given=given,
+            )
+
+        kernels = {"curve": tune(rng)}
         self.landmarks_ = u[rng.permutation(len(u))[: self.n_landmarks]]
-        whiten = landmark_map(self.kernel_, self.landmarks_)
-        design = self.kernel_.mean_between(law.value, law.weight, u, self.landmarks_) @ whiten
-        gram = design.T @ design
         if len(folds) > 1 and self.score == "orthogonal":
             # Rows outside a fold are matched with the s of that fold, which has not seen the outcomes held out in it;
             # their own s has, and would favour small penalties.
             trials = [(rows, standard(self.y_scaler_, guess)) for rows, guess in zip(folds, by_fold, strict=True)]
         else:
             trials = [(rows, y) for rows in problem.inner_folds(5, rng)]
-        held_out = np.zeros(len(PENALTIES))
-        for rows, target in trials[:MAX_TRIALS]:
-            inside = design[rows]
-            outer_gram = gram - inside.T @ inside
-            outer_moment = design.T @ target - inside.T @ target[rows]
-            for number, factor in enumerate(PENALTIES):
-                w = ridge(outer_gram, outer_moment, factor * self.kernel_.noise)
-                # The noise of the held-out outcomes adds the same constant for every penalty.
-                held_out[number] += np.sum((y[rows] - inside @ w) ** 2)
-        factor = float(PENALTIES[np.argmin(held_out)])
+        if is_entangled and (layout.numeric or layout.categories):
+            kernels |= _lines(layout, u, y, problem.groups, tune, rng.spawn(1)[0])
         target = standard(self.y_scaler_, s) if self.score == "orthogonal" else y
-        self.weights_ = whiten @ ridge(gram, design.T @ target, factor * self.kernel_.noise)
-        return factor
+        solutions = {
+            effect: _solve(kernel, self.landmarks_, law, u, y, target, trials[:MAX_TRIALS])
+            for effect, kernel in kernels.items()
+        }
+        effect = min(solutions, key=lambda name: solutions[name].loss)
+        self.kernel_, self.weights_ = kernels[effect], solutions[effect].weights
+        return effect, solutions[effect].penalty
+
+
+@dataclasses.dataclass(frozen=True)
+class _Solution:
+    """Weights of the landmarks with the best penalty (a multiple of the noise variance), and its held-out loss."""
+
+    weights: np.ndarray
+    penalty: float
+    loss: float
+
+
+def _solve(
+    kernel: ProductKernel,
+    landmarks: Matrix,
+    law: Atoms,
+    u: Matrix,
+    y: Matrix,
+    target: Matrix,
+    trials: list[tuple[np.ndarray, Matrix]],
+) -> _Solution:
+    """f with one kernel; ``trials`` are rows to hold out, with what all other rows are matched with meanwhile."""
+    whiten = landmark_map(kernel, landmarks)
+    design = kernel.mean_between(law.value, law.weight, u, landmarks) @ whiten
+    gram = design.T @ design
+    held_out = np.zeros(len(PENALTIES))
+    for rows, guess in trials:
+        inside = design[rows]
+        outer_gram = gram - inside.T @ inside
+        outer_moment = design.T @ guess - inside.T @ guess[rows]
+        for number, factor in enumerate(PENALTIES):
+            w = ridge(outer_gram, outer_moment, factor * kernel.noise)
+            # The noise of the held-out outcomes adds the same constant for every penalty.
+            held_out[number] += np.sum((y[rows] - inside @ w) ** 2)
+    best = int(np.argmin(held_out))
+    weights = whiten @ ridge(gram, design.T @ target, PENALTIES[best] * kernel.noise)
+    return _Solution(weights, float(PENALTIES[best]), float(held_out[best]))
+
+
+def _lines(
+    layout: Layout, u: Matrix, y: Matrix, groups: np.ndarray | None, tune: Tune, rng: np.random.Generator
+) -> dict[str, ProductKernel]:
+    """Kernels of an effect that is a line in the modelled columns, whose slope varies with the context or does not.
+
+    What the context does is learnt as if nothing else mattered: the likelihood of all parameters together finds a curve
+    in the action simpler than one in the context where the one nearly follows from the other.
+    """
+    alone = dataclasses.replace(layout, front=())
+    nothing = np.empty((len(u), 0))
+    context = tune_kernel(alone, u, nothing, nothing, y, rng=rng, groups=groups)
+    first = N_GLOBAL + 2 * len(layout.front)
+    given = {first + place: value for place, value in enumerate(context.theta[N_GLOBAL:])}
+    kernels = {}
+    for effect, absent in (("lines by context", [CURVED]), ("line", [LINEAR, CURVED])):
+        theta = tune(rng, given | dict.fromkeys(absent, ALMOST_NOTHING)).theta
+        theta[absent] = -np.inf
+        kernels[effect] = ProductKernel(layout, theta)
+    return kernels
 
 
 def _own_rows(by_fold: list[Matrix], folds: list[np.ndarray]) -> Matrix:
@@ -317,9 +402,11 @@ def _own_rows(by_fold: list[Matrix], folds: list[np.ndarray]) -> Matrix:
     return result
 
 
-def _follows_context(atoms: Atoms) -> bool:
-    """Whether what is expected of some modelled column varies mostly with the context."""
+def _own_share(atoms: Atoms) -> float:
+    """Share of the instruments in the variance of what is expected of a modelled column; the least of all columns."""
+    if atoms.expected.shape[1] == 0:
+        return 1.0
     # One of the two on each side: the noise of permutations would count as the instruments' own.
     first, second = (atoms.expected - without for without in atoms.without)
     own = np.mean((first - first.mean(axis=0)) * (second - second.mean(axis=0)), axis=0)
-    return bool(np.any(own < MIN_SHARE * atoms.expected.var(axis=0)))
+    return float(np.min(own / np.maximum(atoms.expected.var(axis=0), 1e-300)))

@@ -2,15 +2,17 @@
 
 Half of the rows learn the conditional mean embedding of the modelled columns given C by ridge regression; the other
 half learn f by ridge regression of Y on the embedded kernel. Each penalty is chosen on the half that its stage did not
-use. With a product kernel the columns of X that stand in C keep their own kernel and need no embedding.
+use. Then the halves change places, and f is the mean of both. With a product kernel the columns of X that stand in C
+keep their own kernel and need no embedding.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, eigh
+from scipy.linalg import block_diag, cho_factor, cho_solve, eigh
 from threadpoolctl import threadpool_limits
 
 from prudent._progress import Progress
@@ -39,18 +41,19 @@ MIN_ERRORS = 2.0
 # Share of the held-out loss that a context tuned beside the action must save: with weak instruments the action gains a
 # few per cent by what the context does.
 MIN_GAIN = 0.06
-PILOT_ROWS, PILOT_FEATURES = 2000, 300
+PILOT_ROWS, PILOT_FEATURES = 2000, 200
 MEDIAN_ROWS = 500
 PREDICT_BLOCK = 4000
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelIVReport:
-    """Chosen penalties (first and second stage), bandwidths of the columns in raw units, and held-out losses."""
+    """Chosen penalties (first and second stage, by the half that learns the first), bandwidths of the columns in raw
+    units, and held-out losses."""
 
     features: str
-    first_penalty: float
-    second_penalty: float
+    first_penalty: tuple[float, ...]
+    second_penalty: tuple[float, ...]
     x_bandwidths: tuple[float, ...]
     c_bandwidths: tuple[float, ...]
     first_loss: float
@@ -106,11 +109,20 @@ class _Draws:
 
 @dataclasses.dataclass(frozen=True)
 class _FirstStage:
-    """Means of cos(w.a) and sin(w.a) given c in both halves, the penalty, and its losses in the second half."""
+    """Regression of cos(w.a) and sin(w.a) on features of c, of both halves; penalty, and losses in the second half.
 
-    means: tuple[Matrix, Matrix]
+    Without coefficients the features are cos and sin themselves.
+    """
+
+    coefficients: np.ndarray | None
+    features: tuple[Matrix, Matrix]
     penalty: float
     losses: np.ndarray
+
+    @functools.cached_property
+    def means(self) -> list[Matrix]:
+        """What is expected of cos(w.a) and sin(w.a) in both halves."""
+        return [part if self.coefficients is None else part @ self.coefficients for part in self.features]
 
 
 class KernelIV(MomentEstimator):
@@ -189,18 +201,20 @@ class KernelIV(MomentEstimator):
             kind = self.features
             if kind == "auto":
                 kind = "exact" if len(u) <= MAX_EXACT else "random"
-            data = cut(halves, x_scale, c_scale)
-            solution = self._exact(data) if kind == "exact" else self._random(data, self.n_features, seed)
-        self.kind_, self.arrays_ = kind, solution.arrays
+            solve = self._exact if kind == "exact" else self._random
+            # Each half learns each stage once; the mean of the two functions is closer than either.
+            solutions = [solve(cut(order, x_scale, c_scale), seed) for order in (halves, halves[::-1])]
+        self.kind_ = kind
+        self.arrays_ = (_join_exact if kind == "exact" else _join_random)([each.arrays for each in solutions])
         self.x_scaler_ = Scaler(x_scaler.mean, x_scaler.scale * x_scale)
         self.report_ = KernelIVReport(
             features=kind,
-            first_penalty=solution.penalties[0],
-            second_penalty=solution.penalties[1],
+            first_penalty=tuple(each.penalties[0] for each in solutions),
+            second_penalty=tuple(each.penalties[1] for each in solutions),
             x_bandwidths=tuple(float(b) for b in self.x_scaler_.scale),
             c_bandwidths=tuple(float(b) for b in c_scaler.scale * c_scale),
-            first_loss=float(solution.losses[0].mean()),
-            second_loss=float(solution.losses[1].mean()),
+            first_loss=float(np.mean([each.losses[0].mean() for each in solutions])),
+            second_loss=float(np.mean([each.losses[1].mean() for each in solutions])),
         )
         return self
 
@@ -275,7 +289,20 @@ class KernelIV(MomentEstimator):
         known = [group for group in x_groups if group not in actions]
         n_trials = len(FACTORS) * (len(c_groups) + 2 * len(known)) + 2 * len(ACTION_FACTORS) * len(actions)
         task = progress.start("bandwidths", n_trials)
-        draws = _Draws.of(cut(rows, x_scale, c_scale), PILOT_FEATURES, seed)
+        # Both halves judge: one of them alone would leave much to chance.
+        orders = [
+            (order, _Draws.of(cut(order, x_scale, c_scale), PILOT_FEATURES, seed)) for order in (rows, rows[::-1])
+        ]
+
+        def first_stages(scale: np.ndarray) -> list[_FirstStage]:
+            return [self._first_stage(cut(order, scale, c_scale), draws) for order, draws in orders]
+
+        def function_losses(scale: np.ndarray, firsts: list[_FirstStage]) -> np.ndarray:
+            solutions = (
+                self._second_stage(cut(order, scale, c_scale), draws, first)
+                for (order, draws), first in zip(orders, firsts, strict=True)
+            )
+            return np.concatenate([solution.losses[1] for solution in solutions])
 
         def search(
             scale: np.ndarray,
@@ -297,25 +324,24 @@ class KernelIV(MomentEstimator):
                         best, chosen = loss, factor
                 scale[list(group)] = chosen * start
 
-        search(c_scale, c_groups, FACTORS, lambda: self._first_stage(cut(rows, x_scale, c_scale), draws).losses, 0.0)
+        search(
+            c_scale,
+            c_groups,
+            FACTORS,
+            lambda: np.concatenate([first.losses for first in first_stages(x_scale)]),
+            0.0,
+        )
 
         def function_scales(width: float) -> tuple[np.ndarray, np.ndarray]:
             """Scales of X, tuned for the context while actions are ``width`` times as wide, and their losses by row."""
             scale = x_scale.copy()
             scale[self.modelled_] *= width
-            first = self._first_stage(cut(rows, scale, c_scale), draws)
-            search(
-                scale,
-                known,
-                FACTORS,
-                lambda: self._second_stage(cut(rows, scale, c_scale), draws, first).losses[1],
-                0.0,
-            )
+            firsts = first_stages(scale)
+            search(scale, known, FACTORS, lambda: function_losses(scale, firsts), 0.0)
             scale[self.modelled_] /= width
 
             def losses() -> np.ndarray:
-                data = cut(rows, scale, c_scale)
-                return self._second_stage(data, draws, self._first_stage(data, draws)).losses[1]
+                return function_losses(scale, first_stages(scale))
 
             search(scale, actions, ACTION_FACTORS, losses, MIN_ERRORS)
             return scale, losses()
@@ -328,7 +354,7 @@ class KernelIV(MomentEstimator):
         task.finish()
         return found, c_scale
 
-    def _exact(self, data: _Halves) -> _Solution:
+    def _exact(self, data: _Halves, seed: int) -> _Solution:
         """The closed form of the paper, with the kernel of the known columns outside the embedding."""
         n_first, n_second = len(data.y[0]), len(data.y[1])
         c_first, c_second = _gaussian(data.c[0], data.c[0]), _gaussian(data.c[1], data.c[0])
@@ -363,9 +389,9 @@ class KernelIV(MomentEstimator):
         arrays = {"action": data.action[0], "known": data.known[1], "embedding": embedding, "weights": solve(second)}
         return _Solution(arrays, (first, second), (loss_1, loss_2))
 
-    def _random(self, data: _Halves, n_features: int, seed: int) -> _Solution:
+    def _random(self, data: _Halves, seed: int) -> _Solution:
         """Random Fourier features: the mean of cos(w.a + v.k + b) given c is that of cos(w.a), sin(w.a), turned."""
-        draws = _Draws.of(data, n_features, seed)
+        draws = _Draws.of(data, self.n_features, seed)
         return self._second_stage(data, draws, self._first_stage(data, draws))
 
     def _first_stage(self, data: _Halves, draws: _Draws) -> _FirstStage:
@@ -373,24 +399,29 @@ class KernelIV(MomentEstimator):
         c_first, c_second = (
             np.hstack([root * np.cos(c @ draws.c + draws.c_phase), np.ones((len(c), 1))]) for c in data.c
         )
-        angles = [action @ draws.action for action in data.action]
-        targets = [np.hstack([np.cos(angle), np.sin(angle)]) for angle in angles]
+        targets = [_turned(action @ draws.action) for action in (data.action[0], data.action[1][draws.rows])]
+        if not self.modelled_:
+            # With nothing to model, cos(0) and sin(0) are known.
+            return _FirstStage(None, (targets[0], _turned(data.action[1] @ draws.action)), 1.0, np.zeros(1))
         n_first = len(c_first)
         values, vectors = eigh(c_first.T @ c_first)
         values = np.maximum(values, 0.0)
         moment = vectors.T @ (c_first.T @ targets[0])
-        rotated = c_second @ vectors
-        rows, columns = draws.rows, draws.columns
+        rotated, judged = c_second[draws.rows] @ vectors, moment[:, draws.columns]
+        goal = targets[1][:, draws.columns]
+        # |goal - rotated diag(d) judged|^2 = |goal|^2 - 2 cross.d + d.square.d; a guess for every penalty costs more.
+        total, cross = np.sum(goal**2), np.sum((rotated.T @ goal) * judged, axis=1)
+        square = (rotated.T @ rotated) * (judged @ judged.T)
 
-        def losses(penalty: float) -> np.ndarray:
-            guess = (rotated[rows] / (values + n_first * penalty)) @ moment[:, columns]
-            return _squares(targets[1][rows][:, columns] - guess)
+        def loss(penalty: float) -> float:
+            d = 1 / (values + n_first * penalty)
+            return float(total - 2 * cross @ d + d @ square @ d)
 
-        penalty, loss = _smallest(losses, self.first_penalty)
-        solved = moment / (values + n_first * penalty)[:, None]
-        # With nothing to model, cos(0) and sin(0) are known.
-        means = (c_first @ vectors @ solved, rotated @ solved) if self.modelled_ else (targets[0], targets[1])
-        return _FirstStage(means, penalty, loss)
+        penalty = _least(loss, self.first_penalty)
+        shrunk = 1 / (values + n_first * penalty)[:, None]
+        return _FirstStage(
+            vectors @ (shrunk * moment), (c_first, c_second), penalty, _squares(goal - rotated @ (shrunk * judged))
+        )
 
     def _second_stage(self, data: _Halves, draws: _Draws, first: _FirstStage) -> _Solution:
         n_features, n_second = len(draws.phase), len(data.y[1])
@@ -419,12 +450,34 @@ class KernelIV(MomentEstimator):
         return _Solution(arrays, (first.penalty, second), (first.losses, loss))
 
 
-def _smallest(losses, given: float | None) -> tuple[float, np.ndarray]:
+def _join_exact(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The mean of functions, each a sum over rows of its own."""
+    return {
+        "action": np.vstack([part["action"] for part in parts]),
+        "known": np.vstack([part["known"] for part in parts]),
+        "embedding": np.asarray(block_diag(*(part["embedding"] for part in parts))),
+        "weights": np.vstack([part["weights"] for part in parts]) / len(parts),
+    }
+
+
+def _join_random(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The mean of functions of the same random features."""
+    return parts[0] | {"weights": np.mean([part["weights"] for part in parts], axis=0)}
+
+
+def _least(loss: Callable[[float], float], given: float | None) -> float:
+    """The penalty of least loss, or the given one."""
+    return float(min(PENALTIES, key=lambda penalty: loss(float(penalty)))) if given is None else float(given)
+
+
+def _smallest(losses: Callable[[float], np.ndarray], given: float | None) -> tuple[float, np.ndarray]:
     """The penalty of least mean loss, or the given one, with its losses by row."""
-    penalties = [float(penalty) for penalty in PENALTIES] if given is None else [float(given)]
-    found = [losses(penalty) for penalty in penalties]
-    best = int(np.argmin([np.mean(loss) for loss in found]))
-    return penalties[best], found[best]
+    penalty = _least(lambda trial: float(np.mean(losses(trial))), given)
+    return penalty, losses(penalty)
+
+
+def _turned(angle: Matrix) -> Matrix:
+    return np.hstack([np.cos(angle), np.sin(angle)])
 
 
 def _squares(residual: Matrix) -> np.ndarray:
