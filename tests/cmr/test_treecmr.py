@@ -207,10 +207,13 @@ def test_strength_with_one_fold_is_that_of_unseen_rows(make, discrete):
 
 
 @pytest.mark.parametrize("model", ["boosting", "forest"])
-def test_one_fold_predicts_rows_out_of_bag(model):
-    # Nothing but noise: a forest that had seen its rows followed a quarter of it.
+@pytest.mark.parametrize("levels", [0, 60])
+def test_one_fold_predicts_rows_out_of_bag(model, levels):
+    # Nothing but noise: a forest that had seen its rows followed a quarter of it, and so did codes of many levels.
     rng = np.random.default_rng(0)
     inputs, noise = rng.normal(size=(400, 2)), rng.normal(size=(400, 1))
+    if levels:
+        inputs = np.eye(levels)[rng.integers(0, levels, 400)]
     with Progress(False) as progress, threadpool_limits(1):
         predict = _regression(model, rng, progress)(inputs, noise, [np.arange(400)], None)
     assert np.mean(predict(inputs) * noise) / np.var(noise) < 0.03

@@ -62,8 +62,8 @@ Tune = Callable[[np.random.Generator, dict[int, float]], ProductKernel]
 class KernelReport(FitReport):
     """Facts about a fit of KernelCMR.
 
-    ``effect`` is that of the action, "curve", "lines by context" or "line"; ``penalty`` the chosen multiple of the
-    noise variance.
+    ``effect`` is that of the modelled columns (actions, or proxies): "curve", "lines by context" or "line";
+    ``penalty`` the chosen multiple of the noise variance.
     """
 
     effect: str

@@ -62,7 +62,7 @@ class KernelIVReport:
 
 @dataclasses.dataclass(frozen=True)
 class _Halves:
-    """Both halves in standard units: actions, known columns, C and outcome; and the scales of the columns."""
+    """Both halves in standard units: actions, known columns, C and outcome."""
 
     action: tuple[Matrix, Matrix]
     known: tuple[Matrix, Matrix]
@@ -202,7 +202,7 @@ class KernelIV(MomentEstimator):
             if kind == "auto":
                 kind = "exact" if len(u) <= MAX_EXACT else "random"
             solve = self._exact if kind == "exact" else self._random
-            # Each half learns each stage once; the mean of the two functions is closer than either.
+            # Each half learns each stage once; the mean of the two functions has less noise.
             solutions = [solve(cut(order, x_scale, c_scale), seed) for order in (halves, halves[::-1])]
         self.kind_ = kind
         self.arrays_ = (_join_exact if kind == "exact" else _join_random)([each.arrays for each in solutions])
@@ -402,7 +402,8 @@ class KernelIV(MomentEstimator):
         targets = [_turned(action @ draws.action) for action in (data.action[0], data.action[1][draws.rows])]
         if not self.modelled_:
             # With nothing to model, cos(0) and sin(0) are known.
-            return _FirstStage(None, (targets[0], _turned(data.action[1] @ draws.action)), 1.0, np.zeros(1))
+            features = (targets[0], _turned(data.action[1] @ draws.action))
+            return _FirstStage(None, features, float(self.first_penalty or PENALTIES[0]), np.zeros(1))
         n_first = len(c_first)
         values, vectors = eigh(c_first.T @ c_first)
         values = np.maximum(values, 0.0)

@@ -10,6 +10,7 @@ outcome: see ``prudent.cmr._codes``.
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -233,13 +234,21 @@ class TreeCMR(MomentEstimator):
         seed = int(rng.integers(2**31))
         trial = _Grower(score, standard(self.y_scaler_, trial_target), kept, growth, np.random.default_rng(seed))
         losses: list[float] = []
+        at_start = at_best = np.empty(0)
         n_steps = 0
         while len(losses) < growth.max_steps and len(losses) - n_steps <= growth.patience:
             # Against the outcome itself: its noise adds the same constant at every step.
-            losses.append(float(np.mean((outcome[held_out] - trial.fitted[held_out]) ** 2)))
+            row_losses = np.mean((outcome[held_out] - trial.fitted[held_out]) ** 2, axis=1)
+            losses.append(float(np.mean(row_losses)))
+            at_start = row_losses if not at_start.size else at_start
+            at_best = row_losses if losses[-1] == min(losses) else at_best
             n_steps = _last_good(losses)
             trial.step()
             task.advance()
+        gain = at_start - at_best
+        if gain.mean() < gain.std() / np.sqrt(len(gain)):
+            # The best of many steps gains something on noise, too.
+            n_steps = 0
         finals = [
             _Grower(
                 score,
@@ -289,9 +298,7 @@ class _Grower:
         self.score, self.target, self.rows, self.growth, self.rng = score, target, rows, growth, rng
         means = score.means[rows]
         # The start is linear in the action: trees are poor at trends, and cannot follow one out of the data.
-        penalty = 1.0
-        gram = means.T @ means
-        self.linear = ridge(gram, means.T @ target[rows], penalty)
+        self.linear = ridge(means.T @ means, means.T @ target[rows], 1.0)
         self.fitted = score.means @ self.linear
         self.trees: list[Any] = []
         self.values: list[np.ndarray] = []
@@ -371,35 +378,49 @@ class _Grower:
 def _regression(model: str, rng: np.random.Generator, progress: Progress):
     """A cross-fitted regression by trees, as :func:`fit_atoms` wants it.
 
-    With one fold a row is predicted by those models that have not seen it, out of bag. Trees that have seen a row
-    follow its noise: the action's mean would follow the confounder, and E[f(X)|c] turn into f(x).
+    With one fold a row is predicted by those models that were learnt without it, out of bag. Trees that have seen a
+    row follow its noise: the action's mean would follow the confounder, and E[f(X)|c] turn into f(x).
     """
     from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 
-    def grow(inputs: Matrix, target: np.ndarray, held: np.ndarray, min_leaf: int | None) -> Any:
+    def grow(inputs: Matrix, target: Matrix, held: np.ndarray, min_leaf: int | None) -> Callable[[Matrix], Matrix]:
+        """A straight line, and trees that explain what it leaves, learnt without the rows ``held``."""
         train = np.setdiff1d(np.arange(len(inputs)), held)
-        seed = int(rng.integers(2**31))
+        scaler, centre = Scaler.of(target[train]), column_scaler(inputs[train])
+        z, lines = standard(scaler, target), _with_ones(standard(centre, inputs))
+        line = ridge(lines[train].T @ lines[train], lines[train].T @ z[train], 1.0)
+        rest = (z - lines @ line)[:, 0]
+        # In the order of the target itself: what a line leaves of it is about zero at every level.
+        codes = Codes.of(inputs[train], z[train])
+        seen, seed = codes(inputs), int(rng.integers(2**31))
         if min_leaf is not None:
             forest = ExtraTreesRegressor(20, min_samples_leaf=min_leaf, random_state=seed)
-            return forest.fit(inputs[train], target[train])
-        # A dict, because the library's types know early_stopping as text only.
-        stopping: dict[str, Any] = {"early_stopping": True, "n_iter_no_change": 10}
-        boosting = HistGradientBoostingRegressor(
-            learning_rate=0.1,
-            max_iter=400,
-            max_leaf_nodes=16,
-            min_samples_leaf=15,
-            l2_regularization=20.0,
-            random_state=seed,
-            **stopping,
-        )
-        return boosting.fit(inputs[train], target[train], X_val=inputs[held], y_val=target[held])
+            trees = forest.fit(seen[train], rest[train])
+        else:
+            # A dict, because the library's types know early_stopping as text only.
+            stopping: dict[str, Any] = {"early_stopping": True, "n_iter_no_change": 10}
+            boosting = HistGradientBoostingRegressor(
+                learning_rate=0.1,
+                max_iter=400,
+                max_leaf_nodes=16,
+                min_samples_leaf=15,
+                l2_regularization=20.0,
+                random_state=seed,
+                **stopping,
+            )
+            # The rows held out say when to stop, and nothing else.
+            trees = boosting.fit(seen[train], rest[train], X_val=seen[held], y_val=rest[held])
 
-    def bag(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None, min_leaf: int | None) -> "_Bag":
+        def predict(at: Matrix) -> Matrix:
+            return scaler.back(_with_ones(standard(centre, at)) @ line + trees.predict(codes(at))[:, None])
+
+        return predict
+
+    def bag(inputs: Matrix, target: Matrix, groups: np.ndarray | None, min_leaf: int | None) -> "_Bag":
         parts = [part for _ in range(N_ROUNDS) for part in _parts(len(inputs), groups, rng)]
         return _Bag([(grow(inputs, target, held, min_leaf), held) for held in parts])
 
-    def leaf_size(inputs: Matrix, target: np.ndarray, groups: np.ndarray | None) -> int:
+    def leaf_size(inputs: Matrix, target: Matrix, groups: np.ndarray | None) -> int:
         """Rows per leaf: few where the target has little noise, many where it has much."""
         misfit = {
             size: np.mean((target - bag(inputs, target, groups, size).out_of_bag(inputs)) ** 2) for size in LEAF_SIZES
@@ -407,39 +428,27 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
         return min(misfit, key=lambda size: misfit[size])
 
     def regress(inputs: Matrix, target: Matrix, folds: list[np.ndarray], groups: np.ndarray | None = None):
-        fitted = []
+        fitted: list[tuple[np.ndarray, list[_Bag]]] = []
         # Chosen once, on the rows of the first fold's models.
         sizes: list[int | None] = []
         task = progress.start("nuisances", len(folds))
         for rows in folds:
             train = np.setdiff1d(np.arange(len(inputs)), rows) if len(folds) > 1 else rows
-            scaler = Scaler.of(target[train])
-            z = standard(scaler, target[train])
-            centre = column_scaler(inputs[train])
-            lines = _with_ones(standard(centre, inputs[train]))
-            # Trees explain what a straight line leaves.
-            line = ridge(lines.T @ lines, lines.T @ z, 1.0)
-            rest = z - lines @ line
             own = None if groups is None else groups[train]
-            models = []
-            for number, column in enumerate(rest.T):
-                # In the order of the target itself: what a line leaves of it is about zero at every level.
-                codes = Codes.of(inputs[train], z[:, [number]])
-                seen = codes(inputs[train])
+            bags = []
+            for number in range(target.shape[1]):
+                column = target[train][:, [number]]
                 if len(sizes) <= number:
-                    sizes.append(leaf_size(seen, column, own) if model == "forest" else None)
-                models.append((codes, bag(seen, column, own, sizes[number])))
-            fitted.append((rows, scaler, centre, line, models))
+                    sizes.append(leaf_size(inputs[train], column, own) if model == "forest" else None)
+                bags.append(bag(inputs[train], column, own, sizes[number]))
+            fitted.append((rows, bags))
             task.advance()
 
         def predict(at: Matrix) -> Matrix:
             result = np.empty((len(at), target.shape[1]))
-            for rows, scaler, centre, line, models in fitted:
-                part = _with_ones(standard(centre, at[rows])) @ line
-                for number, (codes, some) in enumerate(models):
-                    seen = codes(at[rows])
-                    part[:, number] += some.predict(seen) if len(folds) > 1 else some.out_of_bag(seen)
-                result[rows] = scaler.back(part)
+            for rows, bags in fitted:
+                some = [(each.predict if len(folds) > 1 else each.out_of_bag)(at[rows]) for each in bags]
+                result[rows] = np.hstack(some)
             return result
 
         return predict
@@ -448,20 +457,20 @@ def _regression(model: str, rng: np.random.Generator, progress: Progress):
 
 
 class _Bag:
-    """Models of one column, each with the rows that it has not seen."""
+    """Models of one column, each with the rows that it was learnt without."""
 
-    def __init__(self, models: list[tuple[Any, np.ndarray]]):
+    def __init__(self, models: list[tuple[Callable[[Matrix], Matrix], np.ndarray]]):
         self.models = models
 
-    def predict(self, x: Matrix) -> np.ndarray:
+    def predict(self, x: Matrix) -> Matrix:
         """The mean of all models."""
-        return np.mean([model.predict(x) for model, _ in self.models], axis=0)
+        return np.mean([model(x) for model, _ in self.models], axis=0)
 
-    def out_of_bag(self, x: Matrix) -> np.ndarray:
-        """Row i, which belongs to row i of the training data, by the models that have not seen that."""
-        total, count = np.zeros((2, len(x)))
+    def out_of_bag(self, x: Matrix) -> Matrix:
+        """Row i, which belongs to row i of the training data, by the models that were learnt without that."""
+        total, count = np.zeros((2, len(x), 1))
         for model, held in self.models:
-            total[held] += model.predict(x[held])
+            total[held] += model(x[held])
             count[held] += 1
         return total / count
 
