@@ -9,7 +9,7 @@ from prudent._progress import Progress
 from prudent.cmr import ControlFunction
 from prudent.cmr._base import regress_out_of_fold, residual_moment
 from prudent.cmr._folds import cross_fit_folds, held_out_groups, held_out_splits
-from prudent.cmr._treecmr import _regression
+from prudent.cmr._tree_regression import tree_regression
 from prudent.errors import DataError
 
 
@@ -72,7 +72,7 @@ def test_boosted_nuisances_stop_on_whole_groups():
     sizes = []
     for groups in (rows, None):
         with Progress(False) as progress:
-            regress = _regression("boosting", np.random.default_rng(0), progress)
+            regress = tree_regression("boosting", np.random.default_rng(0), progress)
             sizes.append(np.mean(regress(c[rows], e[rows], [np.arange(600)], groups)(c[rows]) ** 2))
     # The outcome is noise, of which ten copies were learnt by heart where the others judged.
     assert sizes[0] < 0.3 * sizes[1]

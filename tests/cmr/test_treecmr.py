@@ -14,7 +14,8 @@ from prudent._progress import Progress
 from prudent.cmr import KernelCMR, TreeCMR
 from prudent.cmr._codes import Codes, indicator_sets
 from prudent.cmr._tree_ensemble import TreeEnsemble
-from prudent.cmr._treecmr import _last_good, _parts, _regression
+from prudent.cmr._tree_regression import _parts, tree_regression
+from prudent.cmr._treecmr import _last_good
 from prudent.errors import DataError, NotFittedError
 
 
@@ -215,7 +216,7 @@ def test_one_fold_predicts_rows_out_of_bag(model, levels):
     if levels:
         inputs = np.eye(levels)[rng.integers(0, levels, 400)]
     with Progress(False) as progress, threadpool_limits(1):
-        predict = _regression(model, rng, progress)(inputs, noise, [np.arange(400)], None)
+        predict = tree_regression(model, rng, progress)(inputs, noise, [np.arange(400)], None)
     assert np.mean(predict(inputs) * noise) / np.var(noise) < 0.03
 
 

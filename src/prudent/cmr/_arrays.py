@@ -151,3 +151,8 @@ class Scaler:
     def back(self, array: np.ndarray) -> np.ndarray:
         """To the units of the data."""
         return np.asarray(array, dtype=float) * self.scale + self.mean
+
+
+def with_ones(array: np.ndarray) -> np.ndarray:
+    """A column of ones before the columns of ``array`` (its last axis)."""
+    return np.concatenate([np.ones((*array.shape[:-1], 1)), array], axis=-1)
