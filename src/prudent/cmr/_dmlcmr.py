@@ -29,6 +29,7 @@ from prudent.cmr._report import MAX_SPREAD, FitReport, measure_moment, moment_of
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
+    from prudent.cmr._straight import Terms
     from prudent.nn import FitTask, FoldPlan, NetworkSpec, TrainConfig
 
 # Folds on which the moment is measured with functions that had nothing to do with them.
@@ -72,8 +73,9 @@ class NeuralReport(FitReport):
     with fewer than four units a fold. It speaks of that fit, which is a little worse than the one that is returned.
     With ``start="regression"`` the outcome of which ``outcome_r2`` speaks is what the regression leaves, and the moment
     leaks a little: the regressions of other folds have seen the audited rows. ``correction``, with
-    ``start="tested"``, says whether the regression was corrected: "made", "not needed" or "diverged". Where it was not,
-    ``moment`` is that of the regression, out of fold on all rows.
+    ``start="tested"``, says whether the regression was corrected: "made", "straight" (linear in the given terms),
+    "not needed" or "diverged". Where no network corrects it, ``moment`` is that of what is returned, out of fold on all
+    rows.
     """
 
     correction: str | None
@@ -115,6 +117,10 @@ class DMLCMR(NeuralEstimator):
         Target of the second stage: the fitted s(c), or the outcome itself, which has the same mean given c and more
         noise, but no error of a fit. With "observed" s is not fitted. Imitation chooses; otherwise the default is
         "fitted".
+    correction_terms : callable, optional
+        With ``start="tested"``: maps rows of x to the terms (n, terms) in which a correction is tried first that is
+        linear in them. If the moment of that is not above zero by two standard errors, it is all the correction there
+        is. Imitation has the states and their innovations.
     draws : {2, 1}, default=2
         2 is the unbiased loss. 1 puts one draw of X inside the square, as the published code does; f is then shrunk.
         For comparisons only.
@@ -125,6 +131,8 @@ class DMLCMR(NeuralEstimator):
     ----------
     function_, baseline_ : SecondStage
         The fitted ensemble, and the regression that it corrects (or None); ``predict`` adds them.
+    straight_ : StraightCorrection
+        A correction that is linear in ``correction_terms`` (or None), which ``predict`` adds, too.
     report_ : NeuralReport
         Out-of-fold facts about the fit.
     """
@@ -144,6 +152,7 @@ class DMLCMR(NeuralEstimator):
         function_train: "TrainConfig | None" = None,
         start: str | None = None,
         outcome: str | None = None,
+        correction_terms: "Terms | None" = None,
         draws: int = 2,
         show_progress: bool | None = None,
     ):
@@ -159,12 +168,18 @@ class DMLCMR(NeuralEstimator):
         self.function_train = function_train
         self.start = start
         self.outcome = outcome
+        self.correction_terms = correction_terms
         self.draws = draws
         self.show_progress = show_progress
 
-    def fit(self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None) -> Self:
-        """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly."""
-        self._fit(y, x, c, seed, groups)
+    def fit(
+        self, y: Any, x: Any, c: Any, *, seed: int, groups: Any = None, correction_rows: np.ndarray | None = None
+    ) -> Self:
+        """Fit f on arrays; columns of ``x`` that equal a column of ``c`` pass through exactly.
+
+        ``correction_rows`` are the rows that speak for a correction in ``correction_terms``; by default all.
+        """
+        self._fit(y, x, c, seed, groups, correction_rows=correction_rows)
         return self
 
     def fit_candidates(
@@ -174,12 +189,20 @@ class DMLCMR(NeuralEstimator):
         return self._fit(y, x, c, seed, groups, candidates)
 
     def _fit(
-        self, y: Any, x: Any, c: Any, seed: int, groups: Any, candidates: list[Settings] | None = None
+        self,
+        y: Any,
+        x: Any,
+        c: Any,
+        seed: int,
+        groups: Any,
+        candidates: list[Settings] | None = None,
+        correction_rows: np.ndarray | None = None,
     ) -> "list[SecondStage]":
         from prudent.cmr._baseline import fit_baseline, fit_context, is_weak, widened_range
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._outcome import fit_outcome, observed_outcome
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
+        from prudent.cmr._straight import fit_straight
 
         problem = read_problem(self, y, x, c, seed, groups)
         check_counts(self, "n_folds", "n_functions", optional=("n_components", "n_repeats"))
@@ -201,10 +224,10 @@ class DMLCMR(NeuralEstimator):
         has_first = self.start in ("regression", "tested") and candidates is None
         first = int(rng.integers(2**31 - 2)) if has_first else None
 
-        def fit_target() -> "tuple[SecondStage | None, bool, Matrix, Any, MomentError | None]":
+        def fit_target() -> "tuple[SecondStage | None, bool, Matrix, Any, MomentError | None, Any]":
             """The regression to start from (and whether it is linear), what it leaves of y, the fit of that, and the
-            moment of the regression, if it is to be tested."""
-            baseline, is_linear, left, moment = None, False, y, None
+            moment of the regression, if it is to be tested; and a correction that is linear in terms of x, if any."""
+            baseline, is_linear, left, moment, straight = None, False, y, None, None
             if first is not None:
                 baseline, fitted, is_linear = fit_baseline(
                     y,
@@ -219,6 +242,13 @@ class DMLCMR(NeuralEstimator):
                 left = y - fitted
                 if self.start == "tested" and self.n_folds > 1:
                     moment = measure_moment(left, c, groups, seed)
+                if self.correction_terms is not None and _speaks_against(moment, 1):
+                    rows = np.arange(len(x)) if correction_rows is None else np.unique(correction_rows)
+                    straight, rest = fit_straight(
+                        left, x, c, plan.folds, self.correction_terms, rows, groups=groups, seed=seed
+                    )
+                    left = left - straight.predict(x)
+                    moment = measure_moment(rest, c[rows], None if groups is None else groups[rows], seed)
             outcome = (observed_outcome if self.outcome == "observed" else fit_outcome)(
                 left,
                 c,
@@ -231,7 +261,7 @@ class DMLCMR(NeuralEstimator):
                 seed=seeds[0],
                 progress=progress,
             )
-            return baseline, is_linear, left, outcome, moment
+            return baseline, is_linear, left, outcome, moment, straight
 
         with Progress(self.show_progress) as progress, ThreadPoolExecutor(2) as threads:
             # The law has nothing to do with the outcome, and one compiled program keeps about one core busy.
@@ -246,10 +276,13 @@ class DMLCMR(NeuralEstimator):
                 seed=seeds[1],
                 progress=progress,
             )
-            baseline, is_linear, y, outcome, moment = target_job.result()
-            # Where there is nothing to find the measure is below zero, by what the search for it costs.
-            is_plain = moment is not None and moment.value <= moment.standard_error
-            correction = None if self.start != "tested" else "not needed" if is_plain else "made"
+            baseline, is_linear, y, outcome, moment, straight = target_job.result()
+            # Where there is nothing to find the measure is below zero, by what the search for it costs. What has been
+            # corrected already is left alone unless it is clearly wrong: a network adds noise of its own.
+            is_plain = moment is not None and not _speaks_against(moment, 1 if straight is None else 2)
+            correction = None
+            if self.start == "tested":
+                correction = "made" if not is_plain else "not needed" if straight is None else "straight"
             baseline_network = network if baseline is not None else None
             actual = x[plan.unseen.rows][:, modelled]
             unseen_groups = None if groups is None else groups[plan.unseen.rows]
@@ -295,10 +328,10 @@ class DMLCMR(NeuralEstimator):
                         "explain. Are some rows or groups unlike all others?",
                         stacklevel=3,
                     )
-                    function, is_plain, correction = baseline, True, "diverged"
+                    function, is_plain, correction = baseline, True, "diverged" if straight is None else "straight"
                 else:
                     moment = _audited_moment(audited, c, groups, seed)
-        self.network_, self.function_ = network, function
+        self.network_, self.function_, self.straight_ = network, function, straight
         self.baseline_, self.baseline_network_ = (None, None) if is_plain else (baseline, baseline_network)
         self.n_columns_ = x.shape[1]
         self.report_ = NeuralReport(
@@ -369,6 +402,11 @@ class DMLCMR(NeuralEstimator):
         for fold in range(len(folds)):
             plan.member_splits.extend(held_out_splits(plan.training_rows(fold), n_repeats, rng, groups))
         return plan
+
+
+def _speaks_against(moment: MomentError | None, errors: float) -> bool:
+    """Whether a moment was measured and is above zero by so many standard errors."""
+    return moment is not None and moment.value > errors * moment.standard_error
 
 
 def _has_run_off(f: Matrix, y: Matrix) -> bool:

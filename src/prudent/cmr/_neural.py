@@ -14,6 +14,7 @@ from prudent.cmr._problem import Problem, check_count, params_from_json, simple_
 if TYPE_CHECKING:
     from prudent._progress import Progress
     from prudent.cmr._second_stage import ScoreData, SecondStage
+    from prudent.cmr._straight import StraightCorrection
     from prudent.nn import FitTask, FoldPlan, TrainConfig
 
 # Embeddings multiply the inputs of the first layer; wide tables get plain inputs.
@@ -106,13 +107,15 @@ class NeuralEstimator(MomentEstimator):
     """A moment estimator whose f is an ensemble of networks.
 
     ``fit`` sets ``function_`` (the ensemble), ``network_`` (its specification) and ``n_columns_``; where f is learnt as
-    the correction of a regression, also ``baseline_`` and ``baseline_network_``.
+    the correction of a regression, also ``baseline_`` and ``baseline_network_``, and ``straight_`` where a part of the
+    correction is linear in given terms.
     """
 
     function_: "SecondStage"
     network_: Any
     baseline_: "SecondStage | None" = None
     baseline_network_: Any = None
+    straight_: "StraightCorrection | None" = None
     n_columns_: int
     discrete: Any
     n_components: int | None
@@ -126,8 +129,8 @@ class NeuralEstimator(MomentEstimator):
         """f(x), shape (n, outcomes), in the units of y."""
         self._check_fitted("function_")
         x = as_matrix("x", x, n_columns=self.n_columns_)
-        found = self.function_.predict(x)
-        return found if self.baseline_ is None else self.baseline_.predict(x) + found
+        parts = (self.baseline_, self.straight_)
+        return sum((part.predict(x) for part in parts if part is not None), start=self.function_.predict(x))
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(record for JSON, arrays) from which :meth:`from_state` rebuilds the fitted function."""
@@ -145,12 +148,15 @@ class NeuralEstimator(MomentEstimator):
         if self.baseline_ is not None:
             record["baseline_network"] = spec_to_json(self.baseline_network_)
             arrays |= {f"baseline.{name}": array for name, array in function_to_arrays(self.baseline_).items()}
+        if self.straight_ is not None:
+            arrays |= self.straight_.to_arrays()
         return record, arrays
 
     @classmethod
     def from_state(cls, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """Rebuild a fitted estimator; it predicts, but its nuisances and training report are not kept."""
         from prudent.cmr._second_stage import function_from_arrays
+        from prudent.cmr._straight import StraightCorrection
         from prudent.nn import spec_from_json
 
         model = cls(**params_from_json(record["params"]))
@@ -161,6 +167,8 @@ class NeuralEstimator(MomentEstimator):
             first = {k.removeprefix("baseline."): v for k, v in arrays.items() if k.startswith("baseline.")}
             model.baseline_network_ = spec_from_json(record["baseline_network"])
             model.baseline_ = function_from_arrays(model.baseline_network_, model.n_columns_, first)
+        if "straight.weight" in arrays:
+            model.straight_ = StraightCorrection.from_arrays(arrays)
         return model
 
     @abc.abstractmethod

@@ -50,8 +50,7 @@ class Imitator(abc.ABC):
         self._prepare(windows)
         # A policy starts with a padded window, so it learns from such windows, too.
         x = self._columns(windows.states, windows.actions, windows.step)
-        # A column that never varies says nothing, and would only be amplified where it does.
-        varying = np.flatnonzero(np.ptp(x, axis=0) > 0)
+        varying = varying_columns(x)
         if len(varying) == 0:
             raise DataError("observations never vary, so no policy can be learnt from them.")
         self._learn(windows, x[:, varying])
@@ -218,6 +217,11 @@ class NetworkImitator(Imitator):
 
 def _with_tuples(record: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
+
+
+def varying_columns(x: np.ndarray) -> np.ndarray:
+    """Columns to learn from. One that never varies says nothing, and would only be amplified where it does."""
+    return np.flatnonzero(np.ptp(x, axis=0) > 0)
 
 
 def check_relative(relative: Any, width: int) -> None:

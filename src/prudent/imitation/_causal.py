@@ -27,13 +27,20 @@ from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import shared_columns
 from prudent.cmr._base import MIN_UNITS, regress_out_of_fold
 from prudent.cmr._neural import check_counts
+from prudent.cmr._problem import check_choice
 from prudent.cmr._report import WEAK_F, FitReport, Strength, partial_strength
 from prudent.envs._noise import check_count
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, default_network
 from prudent.imitation._diagnosis import ImitationDiagnosis
+from prudent.imitation._innovations import Innovations
 from prudent.imitation._windows import View, Windows, column_means, instrument_columns
 
+# States that the policy sees by default, with k = 1 and with more: a straight correction wants the innovations of
+# several.
+STATES = {"network": (3, 2), "straight": (4, 6)}
+# Share of the steps that must not look back to the reset for a straight correction.
+MIN_SETTLED = 0.5
 # Steps of the window that lie up to t - k by default.
 INSTRUMENT_STEPS = 3
 # Optimiser steps of the roll-out model and of the policy at most, by default.
@@ -63,6 +70,12 @@ class CausalImitation(Imitator):
     window : int, optional
         Steps of the window; k + 3 by default, so that three states and three actions up to t - k are instruments, and
         more where the policy sees more. It may not end before what the policy sees.
+    correction : {"network", "straight"}, default="network"
+        What corrects cloning, where the moment speaks against it. "straight" tries first a correction that is linear in
+        the states and in their innovations, what a state has that the three states before it do not predict: a few
+        numbers, where the noise adds to the state. Only where the moment is still not zero by two standard errors a
+        network follows. It needs a DMLCMR that starts from cloning, with folds; the policy then sees six states by
+        default, and with k = 1 four.
     relative : tuple of int
         Columns of the observation that enter as differences from step to step, as an odometer should.
     seed : int, default=0
@@ -82,6 +95,7 @@ class CausalImitation(Imitator):
         policy_states: int | None = None,
         policy_actions: int = 0,
         window: int | None = None,
+        correction: str = "network",
         relative: tuple[int, ...] = (),
         seed: int = 0,
     ):
@@ -90,6 +104,7 @@ class CausalImitation(Imitator):
         self.policy_states = policy_states
         self.policy_actions = policy_actions
         self.window = window
+        self.correction = correction
         self.relative = relative
         self.seed = seed
 
@@ -101,6 +116,7 @@ class CausalImitation(Imitator):
         if self.policy_states is not None:
             check_count("policy_states", self.policy_states, 1)
         check_count("policy_actions", self.policy_actions, 0)
+        check_choice("correction", self.correction, tuple(STATES))
         if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
             raise TypeError(
                 f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}."
@@ -108,6 +124,8 @@ class CausalImitation(Imitator):
         if isinstance(self.estimator, DMLCMR):
             # Before its fit: what it leaves open is filled in by the number of folds.
             check_counts(self.estimator, "n_folds")
+        if self.correction == "straight":
+            self._check_straight(DMLCMR() if self.estimator is None else self.estimator)
         if self.window is not None:
             check_count("window", self.window, self.noise_horizon + 1)
             least = self.noise_horizon + self._steps_seen(at_least=1)
@@ -118,6 +136,18 @@ class CausalImitation(Imitator):
                     f"{view.n_states} and policy_actions={view.n_actions}, got {self.window}. Raise window, or let "
                     "the policy see less."
                 )
+
+    def _check_straight(self, estimator: MomentEstimator) -> None:
+        rule = "correction='straight' is for a DMLCMR that starts from cloning, with two folds or more"
+        if not isinstance(estimator, DMLCMR):
+            raise DataError(f"{rule}; the estimator is {type(estimator).__name__}. Leave correction out.")
+        if estimator.start not in (None, "tested") or estimator.n_folds < 2:
+            found = f"start={estimator.start!r} and n_folds={estimator.n_folds}"
+            raise DataError(f"{rule}; it has {found}. Leave start out, and raise n_folds.")
+        if estimator.correction_terms is not None:
+            raise DataError("correction='straight' brings its own correction_terms. Leave those of DMLCMR out.")
+        if self.policy_states == 1:
+            raise DataError("correction='straight' needs policy_states of 2 or more: one state has no innovation.")
 
     def _steps_seen(self, *, at_least: int) -> int:
         """Steps of the instrument that cover all of the older history that the policy sees, which then is given."""
@@ -131,7 +161,8 @@ class CausalImitation(Imitator):
         return View(steps, steps, newest=self.noise_horizon, relative=tuple(self.relative))
 
     def _policy_view(self) -> View:
-        n_states = self.policy_states or (3 if self.noise_horizon == 1 else 2)
+        first, later = STATES[self.correction]
+        n_states = self.policy_states or (first if self.noise_horizon == 1 else later)
         return View(n_states, self.policy_actions, relative=tuple(self.relative))
 
     def _window_length(self) -> int:
@@ -172,7 +203,22 @@ class CausalImitation(Imitator):
             )
         if isinstance(estimator, DMLCMR):
             _fill_in(estimator, *x.shape, explained=lambda: _explained(y, c, windows.episode))
-        fitted: Any = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode)
+        more: dict[str, Any] = {}
+        if self.correction == "straight":
+            columns = self._columns(windows.states, windows.actions, windows.step)
+            # The steps that look back to the reset differ from all others, and have little history to judge by.
+            before = windows.states.shape[1]
+            settled = np.flatnonzero(windows.step >= before)
+            if len(settled) < MIN_SETTLED * len(windows):
+                warnings.warn(
+                    f"no straight correction: only {len(settled)} of {len(windows)} steps have {before} before them in "
+                    "their episode. Bring longer episodes.",
+                    stacklevel=3,
+                )
+            else:
+                estimator.correction_terms = Innovations.fit(windows, columns, self.view_, seed=int(self.seed))
+                more["correction_rows"] = settled
+        fitted: Any = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode, **more)
         self.estimator_ = fitted
         report = getattr(fitted, "report_", None)
         if isinstance(report, FitReport):
@@ -213,18 +259,29 @@ class CausalImitation(Imitator):
         return self.estimator_.predict(x)
 
     def _settings(self) -> dict[str, Any]:
-        names = ("noise_horizon", "policy_states", "policy_actions", "window", "relative", "seed")
+        names = ("noise_horizon", "policy_states", "policy_actions", "window", "correction", "relative", "seed")
         return {name: getattr(self, name) for name in names}
 
     def _learnt_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         record, arrays = self.estimator_.to_state()
-        return {"estimator": record, "diagnosis": self.diagnosis_.to_json()}, {**arrays, "mean_seen": self.mean_seen_}
+        learnt = {"estimator": record, "diagnosis": self.diagnosis_.to_json()}
+        straight = getattr(self.estimator_, "straight_", None)
+        if straight is not None:
+            learnt["innovations"], extra = straight.terms.to_state()
+            arrays |= {f"innovations.{name}": array for name, array in extra.items()}
+        return learnt, {**arrays, "mean_seen": self.mean_seen_}
 
     def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         from prudent.cmr import estimator_from_state
 
         self.mean_seen_ = arrays.pop("mean_seen")
+        extra = {name: arrays.pop(name) for name in list(arrays) if name.startswith("innovations.")}
         self.estimator_ = estimator_from_state(record["estimator"], arrays)
+        if "innovations" in record:
+            found = {name.removeprefix("innovations."): array for name, array in extra.items()}
+            terms = Innovations.from_state(record["innovations"], found)
+            restored: Any = self.estimator_
+            restored.straight_ = replace(restored.straight_, terms=terms)
         self.diagnosis_ = ImitationDiagnosis.from_json(record["diagnosis"])
         self.estimator = self.estimator_
 

@@ -13,9 +13,41 @@ from prudent.cmr._second_stage import SecondStage
 from prudent.envs._noise import check_count
 from prudent.imitation._base import NetworkImitator, default_network
 from prudent.imitation._windows import View, Windows
-from prudent.nn import NetworkSpec, TrainConfig, fit_stack, stack_networks
+from prudent.nn import NetworkSpec, TrainConfig, TrainLog, fit_stack, stack_networks
 
 TRAIN = TrainConfig(weight_decay=0.1, batch_size=256, max_steps=3000, evaluate_every=150)
+
+
+def fit_networks(
+    y: np.ndarray,
+    x: np.ndarray,
+    episode: np.ndarray,
+    *,
+    network: NetworkSpec,
+    n_networks: int,
+    config: TrainConfig,
+    seed: int,
+    progress: Progress | None,
+    label: str,
+) -> tuple[SecondStage, TrainLog]:
+    """A regression of y on x by networks that stop on held-out episodes."""
+    x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
+    rng = np.random.default_rng(seed)
+    splits = held_out_splits(np.arange(len(x)), n_networks, rng, episode)
+    key = jax.random.key(int(rng.integers(2**31 - 1)))
+    networks = stack_networks(lambda k: network(x.shape[1], y.shape[1], key=k), n_networks, key)
+    networks, log = fit_stack(
+        networks,
+        squared_loss,
+        {"c": x_scaler.forward(x), "y": y_scaler.forward(y)},
+        [train for train, _ in splits],
+        [held for _, held in splits],
+        config,
+        seed=int(rng.integers(2**31 - 1)),
+        progress=progress,
+        label=label,
+    )
+    return SecondStage(networks, x_scaler, y_scaler), log
 
 
 class BehaviourCloning(NetworkImitator):
@@ -62,26 +94,19 @@ class BehaviourCloning(NetworkImitator):
         return self._policy_view().length
 
     def _learn(self, windows: Windows, x: np.ndarray) -> None:
-        y = windows.actions[:, -1]
-        x_scaler, y_scaler = Scaler.of(x), Scaler.of(y)
         self.network_ = self.network or default_network(x.shape[1])
-        rng = np.random.default_rng(self.seed)
-        splits = held_out_splits(np.arange(len(x)), self.n_networks, rng, windows.episode)
-        key = jax.random.key(int(rng.integers(2**31 - 1)))
-        networks = stack_networks(lambda k: self.network_(x.shape[1], y.shape[1], key=k), self.n_networks, key)
         with Progress(self.show_progress) as progress:
-            networks, self.log_ = fit_stack(
-                networks,
-                squared_loss,
-                {"c": x_scaler.forward(x), "y": y_scaler.forward(y)},
-                [train for train, _ in splits],
-                [held for _, held in splits],
-                self.train or TRAIN,
-                seed=int(rng.integers(2**31 - 1)),
+            self.function_, self.log_ = fit_networks(
+                windows.actions[:, -1],
+                x,
+                windows.episode,
+                network=self.network_,
+                n_networks=self.n_networks,
+                config=self.train or TRAIN,
+                seed=self.seed,
                 progress=progress,
                 label="cloning",
             )
-        self.function_ = SecondStage(networks, x_scaler, y_scaler)
 
 
 class SequenceCloning(BehaviourCloning):

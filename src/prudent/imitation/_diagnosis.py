@@ -11,6 +11,7 @@ from prudent.cmr._report import WEAK_F, FitReport, table_text
 
 CORRECTIONS = {
     "made": "as far as the moment asks for it",
+    "straight": "linear in states and in what they do not predict of each other",
     "not needed": "cloning it is: the history hardly speaks against it",
     "diverged": "cloning it is, although something speaks against it",
 }
@@ -22,8 +23,8 @@ class ImitationDiagnosis:
 
     ``effective_f`` has one number per column that the policy sees and the history does not contain; NaN where it is
     not known: of too few episodes, and of a column that does not vary once there is a history. ``correction`` is that
-    of DML-IL, None of other estimators and of other starts; where it is "not needed" or "diverged", ``moment`` is that
-    of cloning, out of fold.
+    of DML-IL, None of other estimators and of other starts; unless it is "made" (by a network), ``moment`` is
+    that of the policy, out of fold.
     """
 
     n_rows: int
@@ -80,7 +81,7 @@ class ImitationDiagnosis:
                 "what there was to explain" if self.has_power else "a constant passes, too: the moment says little"
             )
             table.append(("moment error of a constant action", _shown(self.moment_of_mean), reading))
-        where = "out of fold" if self.correction in ("not needed", "diverged") else "audited folds"
+        where = "audited folds" if self.correction in (None, "made") else "out of fold"
         if self.moment is not None:
             table.append((f"moment error, {where}", _shown(self.moment), self.moment.verdict))
         elif self.moment_of_mean is not None:
