@@ -83,6 +83,6 @@ def test_a_saved_correction_waits_for_its_terms(quick_estimator):
     found, _ = corrected(left, x, c)
     again = StraightCorrection.from_arrays(found.to_arrays())
     np.testing.assert_array_equal(again.weight, found.weight)
-    with pytest.raises(ValueError, match="must be filled in"):
+    with pytest.raises(ValueError, match="must know its terms"):
         again.predict(x)
     assert "correction_terms" in DMLCMR().get_params()

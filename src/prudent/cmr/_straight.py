@@ -35,7 +35,10 @@ class StraightCorrection:
     def predict(self, x: Matrix) -> Matrix:
         """Its values at the rows of x, (n, outcomes)."""
         if self.terms is None:
-            raise ValueError("the terms of a saved correction must be filled in before it predicts")
+            raise ValueError(
+                "a correction must know its terms before it predicts, and a saved one has none. Save the imitator, "
+                "or set straight_ = dataclasses.replace(straight_, terms=...) to the correction_terms of the fit."
+            )
         return self.constant + (np.clip(self.terms(x), *self.bounds) - self.mean) @ self.weight
 
     def to_arrays(self) -> dict[str, np.ndarray]:
