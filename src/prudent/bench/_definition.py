@@ -77,7 +77,7 @@ CPU_SECONDS = Metric(name="cpu_seconds", label="fit and evaluation, CPU seconds"
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """Numbers shown beside ours: published by others, or a target to reach."""
+    """Numbers shown beside ours: published by others, known from theory, or to be reached."""
 
     label: str
     metric: str
@@ -85,7 +85,7 @@ class Reference:
     """Value by grid point, keyed as `point_label` writes it, for example ``{"n=1000": 0.207}``."""
     method: str = ""
     """Our method that it stands beside; empty for a method we do not run."""
-    role: Literal["published", "target", "goal"] = "published"
+    role: Literal["published", "known", "target", "goal"] = "published"
     """A target or a goal is judged against its ``method``; what misses it is listed as not reached."""
     source: str = ""
 

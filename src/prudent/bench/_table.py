@@ -180,7 +180,9 @@ def _judged(sweep: Sweep, metric: Metric, method: str) -> list[Reference]:
     if sweep.experiment.is_quick or not metric.better:
         return []
     refs = sweep.experiment.references
-    return [ref for ref in refs if ref.role != "published" and ref.metric == metric.name and ref.method == method]
+    return [
+        ref for ref in refs if ref.role in ("target", "goal") and ref.metric == metric.name and ref.method == method
+    ]
 
 
 def _is_complete(sweep: Sweep, entry: Entry) -> bool:

@@ -90,6 +90,9 @@ def fit(
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "dml-il",
     policy_states: Annotated[int | None, typer.Option(help="Newest states that the policy sees (dml-il).")] = None,
     relative: Relative = None,
+    correction: Annotated[
+        str | None, typer.Option(help="What corrects cloning (dml-il): network, the default, or straight.")
+    ] = None,
     folds: Annotated[
         int | None, typer.Option(help="Cross-fitting folds over episodes (dml-il), 10 by default.")
     ] = None,
@@ -104,7 +107,7 @@ def fit(
     if noise_horizon is not None and method == "bc":
         raise DataError("--noise-horizon is not for bc, which sees one state and no history. Leave it out.")
     k = noise_horizon or 0
-    for option, value in (("--policy-states", policy_states), ("--folds", folds)):
+    for option, value in (("--policy-states", policy_states), ("--correction", correction), ("--folds", folds)):
         if value is not None and method != "dml-il":
             raise DataError(f"{option} is for dml-il; {method} has no use for it. Leave it out.")
     columns = _columns(relative)
@@ -121,6 +124,7 @@ def fit(
             DMLCMR(n_folds=10 if folds is None else folds),
             noise_horizon=k,
             policy_states=policy_states,
+            correction=correction or "network",
             **shared,
         )
     elif method == "residuil":

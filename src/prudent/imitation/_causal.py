@@ -36,9 +36,9 @@ from prudent.imitation._diagnosis import ImitationDiagnosis
 from prudent.imitation._innovations import Innovations
 from prudent.imitation._windows import View, Windows, column_means, instrument_columns
 
-# States that the policy sees by default, with k = 1 and with more: a straight correction wants the innovations of
-# several.
-STATES = {"network": (3, 2), "straight": (4, 6)}
+# States that the policy sees by default, from each noise horizon on: a straight correction wants the innovations of
+# several, as long as the history moves them.
+STATES = {"network": {1: 3, 2: 2}, "straight": {1: 4, 2: 6, 10: 3}}
 # Share of the steps that must not look back to the reset for a straight correction.
 MIN_SETTLED = 0.5
 # Steps of the window that lie up to t - k by default.
@@ -75,7 +75,7 @@ class CausalImitation(Imitator):
         the states and in their innovations, what a state has that the three states before it do not predict: a few
         numbers, where the noise adds to the state. Only where the moment is still not zero by two standard errors a
         network follows. It needs a DMLCMR that starts from cloning, with folds; the policy then sees six states by
-        default, and with k = 1 four.
+        default, four with k = 1, and three from k = 10 on.
     relative : tuple of int
         Columns of the observation that enter as differences from step to step, as an odometer should.
     seed : int, default=0
@@ -161,8 +161,8 @@ class CausalImitation(Imitator):
         return View(steps, steps, newest=self.noise_horizon, relative=tuple(self.relative))
 
     def _policy_view(self) -> View:
-        first, later = STATES[self.correction]
-        n_states = self.policy_states or (first if self.noise_horizon == 1 else later)
+        rule = STATES[self.correction]
+        n_states = self.policy_states or rule[max(start for start in rule if start <= self.noise_horizon)]
         return View(n_states, self.policy_actions, relative=tuple(self.relative))
 
     def _window_length(self) -> int:

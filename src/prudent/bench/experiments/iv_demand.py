@@ -121,6 +121,7 @@ demand = Experiment(
             label="optimum",
             metric="reward",
             values=_by_size(*[0.748] * 4),
+            role="known",
             source="the lowest price, T ~ U(0, 10); published rewards were made with another, unreleased range",
         ),
     ),

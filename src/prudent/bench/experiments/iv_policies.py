@@ -104,12 +104,14 @@ context = Experiment(
             label="limit of a regression that ignores the instrument",
             metric="suboptimality",
             values=_by_size(*[0.916] * len(_SIZES)),
+            role="known",
             source="closed form, see prudent.datasets.make_pricing",
         ),
         Reference(
             label="best constant price",
             metric="suboptimality",
             values=_by_size(*[0.87] * len(_SIZES)),
+            role="known",
             source="closed form, see prudent.datasets.make_pricing",
         ),
         Reference(
@@ -148,6 +150,7 @@ bandit = Experiment(
             label="optimum",
             metric="reward",
             values=_by_size(0.748, 0.748),
+            role="known",
             source="the lowest price in every context",
         ),
     ),

@@ -70,6 +70,7 @@ def _references(
             label="optimum (t = 5 for every unit)",
             metric="reward_validation",
             values={"": optimum},
+            role="known",
             source="the median over repetitions 0 to 19 of this design, computed from its true effect",
         ),
     )
