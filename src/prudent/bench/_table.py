@@ -128,8 +128,9 @@ def _rows(sweep: Sweep, metric: Metric, columns: tuple[str, ...]) -> list[Row]:
         names = [method.name for method in sweep.experiment.methods]
         rows = [replace(row, published=beside.get(name)) for name, row in zip(names, rows, strict=True)]
         references = [ref for ref in references if ref.role != "published" or not ref.method]
-    for ref in references:
-        rows.append(Row(ref.label, ref.role, tuple(Entry(ref.values.get(column)) for column in columns)))
+    known = [Row(ref.label, ref.role, tuple(Entry(ref.values.get(column)) for column in columns)) for ref in references]
+    # One row where the same number is asked of several methods.
+    rows.extend(dict.fromkeys(known))
     return rows
 
 

@@ -117,7 +117,7 @@ def _methods(
     estimators: tuple[str, ...] = (),
     *,
     has_odometer: bool = False,
-    correction: str | None = None,
+    has_straight: bool = False,
 ) -> tuple[Method, ...]:
     def causal(name: str, label: str, estimator: str, settings: dict[str, Any], quick: dict[str, Any]) -> Method:
         return Method(
@@ -139,13 +139,14 @@ def _methods(
             quick_seconds=quick_seconds / 3,
         )
 
+    quick = {"n_folds": 2, "n_repeats": 1, "n_functions": 1, "brief": True}
+    straight = {"n_folds": 10, "correction": "straight"}
     return (
-        causal(
-            "dml-il",
-            "DML-IL",
-            "DMLCMR",
-            {"n_folds": 10, **({} if correction is None else {"correction": correction})},
-            {"n_folds": 2, "n_repeats": 1, "n_functions": 1, "brief": True},
+        causal("dml-il", "DML-IL", "DMLCMR", {"n_folds": 10}, quick),
+        *(
+            (causal("dml-il-straight", "DML-IL, straight correction", "DMLCMR", straight, quick),)
+            if has_straight
+            else ()
         ),
         plain("residuil", "ResiduIL", "ResiduIL"),
         plain("bc", "BC", "BehaviourCloning"),
@@ -205,7 +206,7 @@ def _ticket_pricing(version: int, title: str, protocol: str, references: tuple[R
             quick_seconds=30,
             estimators=("DFIV", "DeepGMM") if version == 0 else (),
             # Here the hidden noise adds to the state, as a straight correction supposes.
-            correction="straight",
+            has_straight=True,
         ),
         grid={"k": _HORIZONS},
         runs=10,
@@ -226,25 +227,24 @@ ticket_pricing = _ticket_pricing(
     0,
     "Imitation: ticket pricing",
     "TicketPricing-v0: 40 demonstrations of 500 steps; 50 roll-outs of 500 steps; squared distance to the expert's "
-    "action at the states the learner visits. DML-IL with correction='straight'. No policy of k + 3 states is below "
+    "action at the states the learner visits. No policy of k + 3 states is below "
     "about 0.40, 0.37, 0.38, 0.39. "
     "Published errors are of actions that were not clipped.",
     (
-        Reference(
-            label="published DML-IL",
-            metric="mse",
-            values=_by_horizon(_TOY),
-            method="dml-il",
-            role="target",
-            source=_SOURCE,
-        ),
-        Reference(
-            label="0.8 of published DML-IL",
-            metric="mse",
-            values=_by_horizon(tuple(0.8 * v for v in _TOY)),
-            method="dml-il",
-            role="goal",
-            source=_SOURCE,
+        *(
+            Reference(
+                label=label,
+                metric="mse",
+                values=_by_horizon(tuple(share * v for v in _TOY)),
+                method=method,
+                role=role,
+                source=_SOURCE,
+            )
+            for method in ("dml-il", "dml-il-straight")
+            for label, share, role in (
+                ("published DML-IL", 1.0, "target"),
+                ("0.8 of published DML-IL", 0.8, "goal"),
+            )
         ),
         _published("dml-il", "DML-IL", "mse_unclipped", _TOY),
         _published("residuil", "ResiduIL", "mse_unclipped", (0.77, 0.78, 0.79, 0.77)),
