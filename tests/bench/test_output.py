@@ -98,6 +98,14 @@ def test_what_is_the_same_for_all_methods_stands_once(folder):
     assert judged.shown == judged.rows
 
 
+def test_one_target_of_two_methods_stands_once_and_judges_both(folder):
+    (sweep,) = bench.load_folder(folder, ["tiny/curve"])
+    shared = [replace(sweep.experiment.references[0], method=method) for method in ("good", "bad")]
+    (table,) = bench.tables(replace(sweep, experiment=replace(sweep.experiment, references=tuple(shared))))
+    assert [row.kind for row in table.rows] == ["ours", "ours", "target"]
+    assert all(entry.reached is not None for row in table.rows[:2] for entry in row.entries)
+
+
 def test_runs_recorded_before_a_metric_was_added_are_passed_over(folder):
     (sweep,) = bench.load_folder(folder, ["tiny/curve"])
     assert sweep.values("good", {"n": 100}, "added later") == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from prudent.cmr._law import N_NODES, balanced_order, mixture_quantiles
+from prudent.cmr._law import N_NODES, balanced_order, mixture_nodes
 from prudent.cmr._second_stage import ScoreLoss
 
 
@@ -84,12 +84,26 @@ def test_discrete_levels_are_summed_exactly():
     np.testing.assert_allclose(score, [expected], rtol=1e-4)
 
 
-def test_quantiles_of_a_mixture_match_its_distribution():
+def test_nodes_of_a_mixture_are_the_means_of_equal_shares():
     weight, mean, scale = np.array([[0.25, 0.75]]), np.array([[-2.0, 1.0]]), np.array([[0.5, 1.5]])
-    nodes = mixture_quantiles(weight, mean, scale, 64)
+    nodes = mixture_nodes(weight, mean, scale, 64)
     below = 0.25 * norm.cdf(nodes, -2, 0.5) + 0.75 * norm.cdf(nodes, 1, 1.5)
-    np.testing.assert_allclose(below[0], (np.arange(64) + 0.5) / 64, atol=2e-3)
-    assert nodes.mean() == pytest.approx(0.25, abs=0.02)
+    np.testing.assert_allclose(below[0, 1:-1], (np.arange(1, 63) + 0.5) / 64, atol=2e-3)
+    rng = np.random.default_rng(0)
+    first = rng.random(10**6) < 0.25
+    draws = np.sort(np.where(first, -2 + 0.5 * rng.normal(size=10**6), 1 + 1.5 * rng.normal(size=10**6)))
+    np.testing.assert_allclose(nodes[0], draws.reshape(64, -1).mean(axis=1), atol=0.03)
+
+
+@pytest.mark.parametrize(("weight", "mean", "scale"), [([1], [0], [1]), ([0.25, 0.75], [-2, 1], [0.5, 1.5])])
+def test_nodes_keep_the_mean_and_the_variance_of_the_law(weight, mean, scale):
+    # E[f(X)|c] of a curved f depends on the variance: what the nodes lose, f gets wrong.
+    w, m, s = (np.array([part], dtype=float) for part in (weight, mean, scale))
+    centre = np.sum(w * m)
+    variance = np.sum(w * (s**2 + (m - centre) ** 2))
+    nodes = mixture_nodes(w, m, s, N_NODES)
+    assert nodes.mean() == pytest.approx(centre, abs=1e-3)
+    assert 0.99 * variance < nodes.var() < variance
 
 
 def test_score_is_second_order_in_the_nuisances_and_the_plain_one_first_order():

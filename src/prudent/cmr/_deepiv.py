@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
     from prudent.nn import FitTask, NetworkSpec, TrainConfig
 
-# Quantile nodes per row in the second stage: f is smooth in an action, and held-out losses visit all of them.
-N_NODES = 16
-
 
 @dataclasses.dataclass(frozen=True)
 class DeepIVDefaults:
@@ -175,7 +172,7 @@ class DeepIV(NeuralEstimator):
                     progress=progress,
                 )
                 left = y - fitted
-            part = ScoreData(left, law.nodes.thin(N_NODES), x[:, problem.known])
+            part = ScoreData(left, law.nodes, x[:, problem.known])
             one_draw = self.draws == 1
             if candidates is not None:
                 split = function_plan.member_splits[0]

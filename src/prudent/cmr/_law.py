@@ -2,7 +2,7 @@
 
 Columns of X that stand in C are known given C and are not modelled. The discrete columns among the rest get one
 categorical model over their joint levels, so that expectations over them are exact sums; the continuous ones get a
-mixture of Gaussians given C and the level. A scalar continuous column is represented by quantile nodes of its
+mixture of Gaussians given C and the level. A scalar continuous column is represented by means of equal shares of its
 mixture; several columns by draws of a component and then of its Gaussian. Components are diagonal in coordinates in
 which the residuals of a linear regression on C are uncorrelated, so that columns may depend on each other given C.
 """
@@ -32,6 +32,8 @@ from prudent.nn import (
 
 # Nodes per row and level for continuous columns.
 N_NODES = 64
+# Quantiles whose mean is one node.
+QUANTILES_PER_NODE = 8
 # Permutations of the instruments that measure their strength, in two halves.
 N_PERMUTATIONS = 10
 MAX_LEVELS = 100
@@ -44,20 +46,13 @@ class Nodes:
     """Law of the modelled columns for every row: ``E[f(X) | c_i] = sum_l weight[i, l] mean_p f(value[i, l, p])``.
 
     ``is_exact`` says that there is one node a level, so that the sum has no sampling error.
-    ``paired`` says that nodes are quantiles in an order in which strided subsets are balanced.
+    ``paired`` says that nodes are equal shares of the law in an order in which strided subsets are balanced.
     """
 
     value: np.ndarray
     weight: np.ndarray
     is_exact: bool
     paired: bool
-
-    def thin(self, count: int) -> "Nodes":
-        """``count`` nodes per level (a divisor of the present number), evenly spread over the quantiles."""
-        stride = self.value.shape[2] // count
-        if stride <= 1:
-            return self
-        return dataclasses.replace(self, value=self.value[:, :, stride // 2 :: stride])
 
     def mean(self) -> np.ndarray:
         """Conditional mean of every modelled column."""
@@ -313,28 +308,33 @@ def _part_nodes(mixture: Any, plan: FoldPlan, rng: np.random.Generator) -> list[
             mean = np.concatenate([mixture.mean[m][rows] for m in members], axis=1)
             scale = np.concatenate([mixture.scale[m][rows] for m in members], axis=1)
             if d == 1:
-                nodes[place, :, 0] = balanced_order(mixture_quantiles(w, mean[..., 0], scale[..., 0], N_NODES))
+                nodes[place, :, 0] = balanced_order(mixture_nodes(w, mean[..., 0], scale[..., 0], N_NODES))
             else:
                 nodes[place] = _mixture_draws(w, mean, scale, N_NODES, rng)
         result.append(nodes)
     return result
 
 
-def mixture_quantiles(weight: np.ndarray, mean: np.ndarray, scale: np.ndarray, count: int) -> np.ndarray:
-    """Quantiles at the mid-points of ``count`` equal bins of one-dimensional mixtures. Rows are laws.
+def mixture_nodes(weight: np.ndarray, mean: np.ndarray, scale: np.ndarray, count: int) -> np.ndarray:
+    """Means of ``count`` equal shares of one-dimensional mixtures, from low to high. Rows are laws.
 
-    The distribution function is tabulated at 257 points between mean -+ 6 standard deviations of the mixture and
-    inverted by linear interpolation; a component much narrower than a cell is smeared over that cell.
+    They keep the mean of the law and, with 64 of them, more than 99 % of its variance, on which E[f(X)|c] of a curved f
+    depends; quantiles at the middle of each share lose 2 %. A share is read at its quantiles: the distribution function
+    is tabulated at 257 points between mean -+ 6 standard deviations of the mixture and inverted by linear
+    interpolation; a component much narrower than a cell is smeared over that cell.
     """
     weight, mean, scale = (np.asarray(part, dtype=float) for part in (weight, mean, scale))
-    target = (np.arange(count) + 0.5) / count
+    n_read = count * QUANTILES_PER_NODE
+    target = (np.arange(n_read) + 0.5) / n_read
     centre = np.sum(weight * mean, axis=1)
     spread = np.sqrt(np.sum(weight * (scale**2 + (mean - centre[:, None]) ** 2), axis=1))
     grid = centre[:, None] + spread[:, None] * np.linspace(-6.0, 6.0, 257)
     below = np.zeros_like(grid)
     for k in range(weight.shape[1]):
         below += weight[:, k, None] * ndtr((grid - mean[:, k, None]) / scale[:, k, None])
-    return np.stack([np.interp(target, b, g) for b, g in zip(below, grid, strict=True)])
+    return np.stack(
+        [np.interp(target, b, g).reshape(count, -1).mean(axis=1) for b, g in zip(below, grid, strict=True)]
+    )
 
 
 def balanced_order(nodes: np.ndarray, n_parts: int = 2) -> np.ndarray:

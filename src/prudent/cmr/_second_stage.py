@@ -31,7 +31,7 @@ from prudent.nn import (
 )
 from prudent.nn._networks import start_at_linear
 
-# Nodes per residual in one step. Quantile nodes come as antithetic pairs, so two are worth many more draws.
+# Nodes per residual in one step. Nodes of a scalar come as antithetic pairs, so two are worth many more draws.
 NODES_PER_SET = 2
 
 
@@ -100,7 +100,7 @@ class ScoreLoss(eqx.Module):
         stride = n_nodes // NODES_PER_SET
         first_key, second_key = jax.random.split(jax.random.fold_in(key, 1))
         first = jax.random.randint(first_key, (rows,), 0, stride)
-        # Quantile nodes *are* the law: two independent choices give an unbiased product. Drawn nodes are a sample of
+        # Paired nodes *are* the law: two independent choices give an unbiased product. Drawn nodes are a sample of
         # the law: two disjoint subsets do, while a node in both would bring back the variance.
         if self.paired:
             second = jax.random.randint(second_key, (rows,), 0, stride)
