@@ -90,9 +90,12 @@ def _draw(
         named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         labels = sorted(named, key=lambda label: label == _BAR)
         handles = [named[label] for label in labels]
-        canvas.legend(
-            handles, labels, loc="outside lower center", ncols=3 if size[0] > 6 else 2, frameon=False, fontsize=10
-        )
+        for n_columns in (3, 2, 1):  # Long labels need room.
+            where = {"loc": "outside lower center", "ncols": n_columns, "frameon": False, "fontsize": 10}
+            legend = canvas.legend(handles, labels, **where)
+            if n_columns == 1 or legend.get_window_extent().width < canvas.bbox.width:
+                break
+            legend.remove()
         # No date inside: the same records make the same file.
         dateless = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
         canvas.savefig(out, format=format, metadata=dateless[format], **options)
