@@ -285,14 +285,40 @@ def test_bad_input(name):
     assert clone(make()).get_params() == make().get_params()
 
 
+# Numbers that overflow on their way are what this is about.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("make", "settings", "lower"),
+    [
+        (deep_gmm, {"learning_rates": (1e30,), "critic_network": MLPSpec((4,))}, "learning_rates"),
+        (
+            dfiv,
+            {"context_network": MLPSpec((4,)), "instrument_network": MLPSpec((4,))},
+            "the learning rate in train",
+        ),
+    ],
+)
+def test_divergence_names_the_parameter_that_is_to_be_lowered(make, settings, lower):
+    arrays = problem(datasets.make_linear_gaussian(100, seed=0))
+    train = TrainConfig(1e30, weight_decay=0.0, batch_size=64, max_steps=20, evaluate_every=10)
+    with pytest.raises(FloatingPointError, match=f"Training of f diverged.*Lower {lower}, or look for extreme values"):
+        make(network=MLPSpec((4,)), train=train, **settings).fit(*arrays, seed=0)
+
+
 def test_bad_settings():
     arrays = problem(datasets.make_linear_gaussian(100, seed=0))
     with pytest.raises(ValueError, match="draws must be 1 or 2, got 3"):
         DeepIV(draws=3).fit(*arrays, seed=0)
-    with pytest.raises(ValueError, match="learning_rates must be positive"):
-        DeepGMM(learning_rates=(0.0,)).fit(*arrays, seed=0)
-    with pytest.raises(ValueError, match="ridge must be two positive numbers"):
-        DFIV(ridge=(1.0, 0.0)).fit(*arrays, seed=0)
+    for rates in ((0.0,), (np.inf,), (), "fast", None):
+        with pytest.raises(ValueError, match="learning_rates must be one or more finite numbers above 0, got"):
+            DeepGMM(learning_rates=rates).fit(*arrays, seed=0)
+    for ridge in ((1.0, 0.0), (1.0, np.inf), (1.0,), "ab", None):
+        with pytest.raises(ValueError, match="ridge must be 2 finite numbers above 0, got"):
+            DFIV(ridge=ridge).fit(*arrays, seed=0)
+    with pytest.raises(TypeError, match=r"train must be a prudent.nn.TrainConfig\(...\), got {'max_steps': 3}"):
+        DeepIV(train={"max_steps": 3}).fit(*arrays, seed=0)
+    with pytest.raises(TypeError, match=r"critic_network must be a network such as prudent.nn.MLPSpec\(...\), got 5"):
+        DeepGMM(critic_network=5).fit(*arrays, seed=0)
     y, x, _ = arrays
     with pytest.raises(DataError, match="DFIV needs a column of x that is not in c"):
         DFIV().fit(y, x, x, seed=0)

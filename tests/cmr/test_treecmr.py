@@ -194,6 +194,18 @@ def test_held_out_outcomes_do_not_leak_into_the_number_of_steps():
     assert max(steps) < 60
 
 
+def test_held_out_outcomes_do_not_leak_by_the_order_of_levels():
+    # As above. In the order of the outcomes of all rows, 60 levels took boosting 36, 0 and 11 steps here.
+    steps = []
+    for seed in range(3):
+        rng = np.random.default_rng(1000 + seed)
+        k = np.eye(60)[rng.integers(60, size=250)][:, 1:]
+        z, u, y = rng.normal(size=(3, 250, 1))
+        model = TreeCMR("boosting", n_folds=1, score="deepiv")
+        steps.append(model.fit(y, np.hstack([z + u, k]), np.hstack([z, k]), seed=1000 + seed).report_.n_steps)
+    assert max(steps) < 5
+
+
 @pytest.mark.parametrize("discrete", [False, True])
 @pytest.mark.parametrize("make", [lambda: TreeCMR("forest", n_folds=1), lambda: KernelCMR(1, n_landmarks=100)])
 def test_strength_with_one_fold_is_that_of_unseen_rows(make, discrete):

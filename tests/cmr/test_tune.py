@@ -8,7 +8,7 @@ import pytest
 import prudent
 from prudent import datasets
 from prudent.cmr import DFIV, DMLCMR, DeepGMM
-from prudent.cmr._tune import _read_data, apply_settings
+from prudent.cmr._tune import _assign, _expand, _read_data, apply_settings
 from prudent.errors import DataError
 from prudent.nn import MLPSpec, TabularSpec, TrainConfig, stack_groups
 
@@ -99,6 +99,9 @@ def test_settings_start_from_the_rule_of_the_estimator():
         ({"learning_rate": []}, None, ValueError, "must be a list of values to try"),
         ({"learning_rate": 1e-3}, None, ValueError, "must be a list of values to try"),
         ([], None, ValueError, "at least one candidate, got none"),
+        (["widths"], None, TypeError, r"must be a dict of lists.*or a list of dicts, got \['widths'\]"),
+        ("widths", None, TypeError, "must be a dict of lists.*or a list of dicts, got 'widths'"),
+        (5, None, TypeError, "must be a dict of lists.*or a list of dicts, got 5"),
         ({"learning_rate": [1e-3]}, [1, 2], DataError, "data must be a Design, arrays by role"),
         ({"learning_rate": [1e-3]}, {"y": [1.0], "x": [1.0], "c": [1.0]}, DataError, "needs at least 20 rows"),
     ],
@@ -107,6 +110,39 @@ def test_bad_requests(space, data, error, message):
     data = datasets.make_curve(100, seed=0) if data is None else data
     with pytest.raises(error, match=message):
         prudent.tune(small(), space, data)
+
+
+@pytest.mark.parametrize("name", ["outcome_model", "n_folds", "n_repeats", "discrete", "network"])
+def test_nuisances_are_compared_only_by_what_leaves_their_losses_comparable(name):
+    # Another outcome model has no loss here, folds change none, and levels have probabilities in place of densities.
+    with pytest.raises(ValueError, match=f"'nuisance.{name}' has no effect on DMLCMR by which.*Tune '{name}', by"):
+        prudent.tune(small(), {f"nuisance.{name}": [2, 5]}, datasets.make_curve(100, seed=0))
+    assert _assign(small(), {name: 2}, two_stages=True) == {"function": {name: 2}}
+
+
+def test_parameters_that_leave_losses_comparable_may_belong_to_the_nuisances():
+    candidate = {"nuisance.n_components": 2, "nuisance.nuisance_network": MLPSpec((8,)), "nuisance.train": BRIEF}
+    bare = {name.removeprefix("nuisance."): value for name, value in candidate.items()}
+    assert _assign(small(), candidate, two_stages=True) == {"nuisance": bare}
+
+
+def test_lists_as_values_become_tuples():
+    # A network with a list for its widths cannot be hashed, which the training loop wants.
+    assert _expand({"widths": [[16, 8], [8]]}) == [{"widths": (16, 8)}, {"widths": (8,)}]
+    assert _expand([{"widths": [16, 8]}]) == [{"widths": (16, 8)}]
+
+
+@pytest.mark.parametrize(
+    ("name", "n_groups", "message"),
+    [
+        ("learning_rate", 9, "n_splits=3 needs at least 12 groups, 4 in every split, got 9. Lower n_splits or bring"),
+        ("nuisance.learning_rate", 5, "n_splits=3 needs at least 6 groups, 2 in every split, got 5. Lower n_splits"),
+    ],
+)
+def test_few_groups_are_refused_before_anything_is_trained(name, n_groups, message):
+    data = dict(datasets.make_curve(90, seed=0).roles(), groups=np.arange(90) % n_groups)
+    with pytest.raises(DataError, match=message):
+        prudent.tune(small(), {name: [1e-3]}, data)
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "function.patience", "optimistic"])

@@ -1,5 +1,7 @@
 """Two-stage least squares against linearmodels, the closed form and known functions."""
 
+import json
+
 import numpy as np
 import pytest
 from linearmodels.iv import IV2SLS
@@ -62,6 +64,14 @@ def test_few_clusters_have_no_first_stage_f(design):
     assert TwoStageLeastSquares().fit(y, x, c, groups=np.arange(500) % 3).report_.first_stage_f[0] < 1e6
     with pytest.raises(DataError, match=r"at least two groups, got 1.*errors='robust'"):
         TwoStageLeastSquares().fit(y, x, c, groups=np.zeros(500))
+
+
+def test_an_unknown_first_stage_f_is_saved_as_valid_json(design):
+    model = TwoStageLeastSquares().fit(*problem(design), groups=np.arange(500) % 2)
+    record, arrays = model.to_state()
+    loaded = TwoStageLeastSquares.from_state(json.loads(json.dumps(record, allow_nan=False)), arrays)
+    assert np.isnan(loaded.report_.first_stage_f[0])
+    assert loaded.report_.partial_r2 == model.report_.partial_r2
 
 
 @pytest.mark.parametrize("features", ["polynomial", "spline"])

@@ -5,6 +5,7 @@ import pytest
 
 from prudent import datasets
 from prudent.datasets._demand import psi
+from prudent.errors import DataError
 
 
 def test_psi_has_its_known_range():
@@ -61,3 +62,34 @@ def test_curves():
     np.testing.assert_allclose(data.truth([[-2.0], [3.0]]), [2.0, 3.0])
     with pytest.raises(ValueError, match="curve must be one of"):
         datasets.make_curve(10, curve="cube")
+
+
+def test_truth_takes_one_action_or_one_context_for_all_rows():
+    data = datasets.make_demand(5, seed=0)
+    by_row = data.truth(np.full(5, 0.5), data.context)
+    np.testing.assert_array_equal(data.truth(0.5, data.context), by_row)
+    np.testing.assert_array_equal(data.truth([[0.5], [1.0]], data.context[0])[0], by_row[0])
+
+
+@pytest.mark.parametrize(
+    ("action", "context", "message"),
+    [
+        (1.0, None, "depends on a context of 8 columns, got none. Give context="),
+        (np.zeros(100), lambda c: c.T, "context must have 8 columns as in the design, got 100"),
+        (np.zeros(40), lambda c: c[:40, :7], "context must have 8 columns as in the design, got 7"),
+        (np.zeros((50, 2)), lambda c: c, "action must have 1 columns as in the design, got 2"),
+        (np.zeros(40), lambda c: c, r"equally many rows \(or one\), got 40 and 100"),
+        ("a", lambda c: c, "action must be numeric, got 'a'"),
+    ],
+)
+def test_truth_refuses_arrays_of_other_shapes(action, context, message):
+    data = datasets.make_demand(100, seed=0)
+    with pytest.raises(DataError, match=message):
+        data.truth(action, None if context is None else context(data.context))
+
+
+def test_truth_with_proxies_refuses_arrays_of_other_shapes():
+    data = datasets.make_demand_proximal(50, seed=0)
+    np.testing.assert_array_equal(data.truth(20.0), data.truth([[20.0]]))
+    with pytest.raises(DataError, match="treatment must have 1 columns as in the design, got 2"):
+        data.truth([[20.0, 30.0]])

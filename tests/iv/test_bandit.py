@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from prudent import datasets, iv
+from prudent import IVRegression, datasets, iv
+from prudent.cmr import TwoStageLeastSquares
 from prudent.errors import DataError, NotFittedError
 from prudent.iv import KernLCB, LinLCB, NeuraLCB, NeuralLinGreedy, NeuralLinLCB, suboptimality
 
@@ -45,16 +46,41 @@ def test_optimum_over_a_range_finds_narrow_peaks_and_several_columns_work():
     [
         (np.zeros(3), (0.0, 1.0), r"context must be \(n, columns\)"),
         (np.zeros((3, 1)), (1.0, 0.0), "low < high"),
-        (np.zeros((3, 1)), [], "at least one candidate"),
+        (np.zeros((3, 1)), [], "actions must have at least one row"),
         (np.zeros((2, 1)), (0.0, 1.0), r"one action per context \(2\), got 3"),
         (np.full((3, 1), np.nan), (0.0, 1.0), "context must be finite"),
         (np.zeros((3, 1)), (1.0, 2.0), r"The policy chose \[0.0\], outside \[1, 2\]"),
         (np.zeros((3, 1)), [1.0, 2.0], r"The policy chose \[0.0\], not among the 2 actions"),
+        (np.zeros((3, 1)), ["a", "b"], "actions must be numeric, got 'a'"),
+        (np.zeros((3, 1)), None, r"actions must be a range \(low, high\) or a list of candidates, got None"),
     ],
 )
 def test_bad_judgements(context, actions, message):
     with pytest.raises(DataError, match=message):
         suboptimality(lambda c: np.zeros(3), lambda a, c: a[:, 0], context, actions=actions)
+
+
+def test_truths_and_choices_must_be_finite_numbers():
+    context = np.zeros((3, 1))
+    with pytest.raises(DataError, match="truth must give finite numbers for every action and context"):
+        suboptimality(lambda c: np.zeros(3), lambda a, c: a[:, 0] * np.nan, context, actions=[0.0, 1.0])
+    with pytest.raises(DataError, match=r"What the policy chooses must be finite.*Mend the policy"):
+        suboptimality(lambda c: np.full(3, np.nan), lambda a, c: a[:, 0], context, actions=[0.0, 1.0])
+    with pytest.raises(DataError, match="What the policy chooses must be numeric, got 'a'"):
+        suboptimality(lambda c: ["a", "b", "a"], lambda a, c: a[:, 0], context, actions=[0.0, 1.0])
+
+
+def test_a_policy_without_context_takes_its_one_action_everywhere():
+    data = datasets.make_curve(200, curve="linear", seed=0)
+    policy = IVRegression(TwoStageLeastSquares()).fit(**data.roles()).policy((-1.0, 1.0))
+    for context in (np.zeros((3, 0)), np.zeros((3, 2))):
+        judged = suboptimality(policy, data, context, actions=(-1.0, 1.0))
+        assert judged.value == pytest.approx(0.0)
+        assert judged.n_contexts == 3
+    pair = suboptimality(
+        lambda c: [[0.0, 1.0]], lambda a, c: a[:, 0], np.zeros((3, 1)), actions=[[0.0, 1.0], [2.0, 1.0]]
+    )
+    assert pair.value == pytest.approx(2.0)
 
 
 # Bandits
@@ -175,7 +201,21 @@ def test_bandits_fail_on_demand(kind):
         ({}, {"context": np.full((50, 2), np.nan)}, DataError, "must be finite"),
         ({}, {"action": np.zeros(49)}, DataError, "must have 50 rows"),
         ({}, {"actions": (1.0, 1.0)}, DataError, "low < high"),
-        ({}, {"actions": [1.0]}, DataError, "at least two finite levels"),
+        ({}, {"actions": (0, np.inf)}, DataError, "low < high"),
+        (
+            {},
+            {"actions": ("a", "b")},
+            DataError,
+            r"An action range must be two numbers \(low, high\), got \('a', 'b'\)",
+        ),
+        ({}, {"actions": [1.0]}, DataError, r"at least two levels, got \[1.0\]"),
+        ({}, {"actions": []}, DataError, "actions must have at least one row"),
+        ({}, {"actions": [0.0, np.nan]}, DataError, "actions must be finite"),
+        ({}, {"actions": 3.0}, DataError, r"actions must be a range \(low, high\) or a list of candidates, got 3.0"),
+        ({}, {"outcome": np.eye(50, 2)}, DataError, "outcome must be one column for LinLCB, got 2"),
+        ({}, {"action": np.eye(50, 2)}, DataError, "action must be one column for LinLCB, got 2"),
+        ({}, {"context": None}, DataError, "LinLCB chooses by the context, got none"),
+        ({}, {"images": (8, 8)}, DataError, r"LinLCB sees no images, got images=\(8, 8\)"),
         ({"n_actions": 1}, {}, ValueError, "n_actions must be a whole number of at least 2, got 1"),
         ({"n_actions": 2.5}, {}, ValueError, "n_actions must be a whole number of at least 2, got 2.5"),
         ({"beta": -1}, {}, ValueError, "beta must be a number of at least 0, got -1"),

@@ -274,7 +274,9 @@ def footnotes(sweep: Sweep) -> list[str]:
     settings = [(method.title, method.settings) for method in experiment.methods if method.settings]
     notes += [f"{title}: {', '.join(f'{name}={value}' for name, value in items.items())}." for title, items in settings]
     if experiment.is_quick:
-        notes.append("A quick run, with smaller settings than the protocol's: targets are not judged.")
+        budget = ", ".join(f"{name}={value}" for name, value in experiment.budget.items())
+        smaller = f" ({budget})" if budget else ""
+        notes.insert(1, f"A quick run, with smaller settings{smaller} than the protocol's: targets are not judged.")
     sources = dict.fromkeys(ref.source for ref in experiment.references if ref.source)
     return notes + [f"Source: {source}." for source in sources]
 

@@ -42,7 +42,7 @@ def main() -> None:
     except OSError as error:
         sys.stderr.write(f"prudent: {_plain_os_error(error)}\n")
         sys.exit(2)
-    except (PrudentError, ValueError) as error:
+    except (PrudentError, ValueError, ImportError) as error:  # The last: an optional extra is missing.
         sys.stderr.write(f"prudent: {error}\n")
         sys.exit(2)
     except KeyboardInterrupt:

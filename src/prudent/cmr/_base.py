@@ -38,7 +38,7 @@ class MomentError:
             return "the moment is violated"
         if t >= -2:
             return "consistent with zero"
-        return "not informative" + (": the fit may have diverged" if t < -4 else "")
+        return "no violation seen" if t >= -4 else "not informative: the fit may have diverged"
 
     def __str__(self) -> str:
         return f"{self.value:.4g} (standard error {self.standard_error:.2g}, {self.n_rows} rows)"

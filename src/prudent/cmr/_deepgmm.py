@@ -13,7 +13,7 @@ import numpy as np
 from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler, numeric_columns
 from prudent.cmr._folds import held_out_splits
-from prudent.cmr._neural import NeuralEstimator, check_counts, choose_network, read_problem
+from prudent.cmr._neural import NeuralEstimator, check_counts, choose_network, positive_numbers, read_problem
 
 if TYPE_CHECKING:
     from prudent.nn import NetworkSpec, TrainConfig
@@ -80,9 +80,7 @@ class DeepGMM(NeuralEstimator):
 
         problem = read_problem(self, y, x, c, seed, groups)
         check_counts(self, "n_functions")
-        rates = np.asarray(self.learning_rates, dtype=float).reshape(-1)
-        if len(rates) == 0 or not np.all(rates > 0):
-            raise ValueError(f"learning_rates must be positive numbers, got {self.learning_rates!r}.")
+        rates = positive_numbers("learning_rates", self.learning_rates)
         rng = np.random.default_rng(seed)
         splits = held_out_splits(np.arange(problem.n_rows), self.n_functions, rng, problem.groups)
         game_seed = int(rng.integers(2**31 - 2))
@@ -123,7 +121,7 @@ class DeepGMM(NeuralEstimator):
                 label="moment game",
             )
         networks, self.chosen_ = history.choose(rates, len(splits), config)
-        check_finite(networks)
+        check_finite(networks, "learning_rates")
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = problem.x.shape[1]
         return self

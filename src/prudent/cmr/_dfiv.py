@@ -13,7 +13,14 @@ import numpy as np
 from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler, numeric_columns
 from prudent.cmr._folds import held_out_splits
-from prudent.cmr._neural import NeuralEstimator, Problem, check_counts, choose_network, read_problem
+from prudent.cmr._neural import (
+    NeuralEstimator,
+    Problem,
+    check_counts,
+    choose_network,
+    positive_numbers,
+    read_problem,
+)
 from prudent.errors import DataError
 
 if TYPE_CHECKING:
@@ -81,14 +88,12 @@ class DFIV(NeuralEstimator):
         import jax.numpy as jnp
 
         from prudent.cmr._games import Game, solve_stack, two_regressions
-        from prudent.cmr._second_stage import SecondStage, check_finite
+        from prudent.cmr._second_stage import SecondStage, check_finite, diverged
         from prudent.nn import fit_stack, stack_networks
 
         problem = read_problem(self, y, x, c, seed, groups)
         check_counts(self, "n_functions")
-        penalty = np.asarray(self.ridge, dtype=np.float32).reshape(-1)
-        if len(penalty) != 2 or not np.all(penalty > 0):
-            raise ValueError(f"ridge must be two positive numbers, got {self.ridge!r}.")
+        penalty = positive_numbers("ridge", self.ridge, count=2).astype(np.float32)
         if not problem.modelled:
             raise DataError("DFIV needs a column of x that is not in c, got none: this is a plain regression.")
         rng = np.random.default_rng(seed)
@@ -113,9 +118,15 @@ class DFIV(NeuralEstimator):
         train, held = (list(rows) for rows in zip(*splits, strict=True))
         penalties = penalty[1] * np.array(PENALTY_FACTORS)
 
+        def solve(games: Any, members: Any, penalties: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            try:
+                return solve_stack(games, data, [train[m] for m in members], [held[m] for m in members], penalties)
+            except ValueError as cause:
+                # From the solver: features have overflowed, or have run off too far for it.
+                raise diverged(f"its regressions cannot be solved: {cause}", "the learning rate in train") from None
+
         def evaluate(games: Any, members: np.ndarray) -> np.ndarray:
-            parts = [train[m] for m in members], [held[m] for m in members]
-            return solve_stack(games, data, *parts, penalty[1:])[1][:, 0]
+            return solve(games, members, penalty[1:])[1][:, 0]
 
         with Progress(self.show_progress) as progress:
             games, _ = fit_stack(
@@ -130,11 +141,11 @@ class DFIV(NeuralEstimator):
                 progress=progress,
                 label="features",
             )
-        outer, error = solve_stack(games, data, train, held, penalties)
+        outer, error = solve(games, range(len(splits)), penalties)
         # One penalty for all: a single held-out part is too small to choose by.
         best = int(np.argmin(error.mean(axis=0)))
         networks = eqx.tree_at(lambda f: f.free_weight, games.function, jnp.asarray(outer[:, best], jnp.float32))
-        check_finite(networks)
+        check_finite(networks, "the learning rate in train")
         self.ridge_ = float(penalties[best])
         self.function_ = SecondStage(networks, x_scaler, y_scaler)
         self.n_columns_ = problem.x.shape[1]

@@ -332,9 +332,7 @@ def mixture_nodes(weight: np.ndarray, mean: np.ndarray, scale: np.ndarray, count
     below = np.zeros_like(grid)
     for k in range(weight.shape[1]):
         below += weight[:, k, None] * ndtr((grid - mean[:, k, None]) / scale[:, k, None])
-    return np.stack(
-        [np.interp(target, b, g).reshape(count, -1).mean(axis=1) for b, g in zip(below, grid, strict=True)]
-    )
+    return np.stack([np.interp(target, b, g).reshape(count, -1).mean(axis=1) for b, g in zip(below, grid, strict=True)])
 
 
 def balanced_order(nodes: np.ndarray, n_parts: int = 2) -> np.ndarray:

@@ -34,7 +34,9 @@ class Settings(NamedTuple):
 
 
 def read_problem(estimator: MomentEstimator, y: Any, x: Any, c: Any, seed: Any, groups: Any) -> Problem:
-    """Check what ``fit`` was given."""
+    """Check what ``fit`` was given, and what networks and training the estimator has."""
+    if isinstance(estimator, NeuralEstimator):
+        estimator.check_kinds()
     return Problem.of(type(estimator).__name__, y, x, c, seed=seed, groups=groups)
 
 
@@ -43,6 +45,18 @@ def check_counts(estimator: Any, *names: str, optional: tuple[str, ...] = ()) ->
     for name in (*names, *optional):
         if name in names or getattr(estimator, name) is not None:
             check_count(name, getattr(estimator, name))
+
+
+def positive_numbers(name: str, values: Any, *, count: int | None = None) -> np.ndarray:
+    """The numbers in a parameter; raises unless they are finite, above zero and ``count`` (None: one or more)."""
+    try:
+        numbers = np.asarray(values, dtype=float).reshape(-1)
+    except (TypeError, ValueError):
+        numbers = np.empty(0)
+    is_enough = len(numbers) > 0 if count is None else len(numbers) == count
+    if not is_enough or not np.all((numbers > 0) & (numbers < np.inf)):
+        raise ValueError(f"{name} must be {count or 'one or more'} finite numbers above 0, got {values!r}.")
+    return numbers
 
 
 def discrete_positions(discrete: Any, problem: Problem) -> Any:
@@ -170,6 +184,16 @@ class NeuralEstimator(MomentEstimator):
         if "straight.weight" in arrays:
             model.straight_ = StraightCorrection.from_arrays(arrays)
         return model
+
+    def check_kinds(self) -> None:
+        """Raise unless every network is a specification and every training a TrainConfig, where they are given."""
+        from prudent.nn import TrainConfig
+
+        for name, value in self.get_params(deep=False).items():
+            if name.endswith("network") and not (value is None or callable(value)):
+                raise TypeError(f"{name} must be a network such as prudent.nn.MLPSpec(...), got {value!r}.")
+            if name.endswith("train") and not isinstance(value, TrainConfig | None):
+                raise TypeError(f"{name} must be a prudent.nn.TrainConfig(...), got {value!r}.")
 
     @abc.abstractmethod
     def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":

@@ -151,13 +151,17 @@ def linear_solution(
     return weight, y_mean - x_mean @ weight
 
 
-def check_finite(networks: Any) -> None:
-    """Raise where training has diverged."""
+def check_finite(networks: Any, lower: str = "the learning rate in function_train") -> None:
+    """Raise where training has diverged; ``lower`` names what the user is to lower."""
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(eqx.filter(networks, eqx.is_inexact_array))):
-        raise FloatingPointError(
-            "Training of f diverged (weights are not finite). Lower the learning rate in function_train, or look for "
-            "extreme values in the data."
-        )
+        raise diverged("weights are not finite", lower)
+
+
+def diverged(reason: str, lower: str) -> FloatingPointError:
+    """The error of a training that has diverged."""
+    return FloatingPointError(
+        f"Training of f diverged ({reason}). Lower {lower}, or look for extreme values in the data."
+    )
 
 
 def fit_second_stage(

@@ -224,11 +224,15 @@ class TreeCMR(MomentEstimator):
         self.codes_ = Codes.of(units, standard(self.y_scaler_, target))
         points = np.repeat(units[:, None], atoms.value.shape[1], axis=1)
         points[:, :, problem.modelled] = standard(_part(self.x_scaler_, problem.modelled), atoms.value)
-        score = _Score(points, self.codes_(points), atoms.weight, self.slope_columns_, self.products_)
+        score = trial_score = _Score(points, self.codes_(points), atoms.weight, self.slope_columns_, self.products_)
+        if self.score == "deepiv":
+            # Ordered by the outcomes themselves, levels would tell the trial of those that it is judged by.
+            codes = Codes.of(units[kept], standard(self.y_scaler_, target[kept]))
+            trial_score = _Score(points, codes(points), atoms.weight, self.slope_columns_, self.products_)
         outcome = standard(self.y_scaler_, problem.y)
         task = progress.start("causal function", 2 * growth.max_steps)
         seed = int(rng.integers(2**31))
-        trial = _Grower(score, standard(self.y_scaler_, trial_target), kept, growth, np.random.default_rng(seed))
+        trial = _Grower(trial_score, standard(self.y_scaler_, trial_target), kept, growth, np.random.default_rng(seed))
         losses: list[float] = []
         at_start = at_best = np.empty(0)
         n_steps = 0

@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import as_matrix
-from prudent.cmr._base import MomentEstimator, check_seed, residual_moment
+from prudent.cmr._base import MIN_UNITS, MomentEstimator, check_seed, residual_moment
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._images import ImageFeatures
 from prudent.cmr._neural import NeuralEstimator, Problem, Settings, embed_beside_image, read_problem
@@ -24,6 +24,8 @@ from prudent.errors import DataError
 
 # Where a stage keeps its network and its training, in estimators that have both stages.
 STAGES = {"nuisance": ("nuisance_network", "train"), "function": ("network", "function_train")}
+# Parameters of an estimator that its nuisances can be compared by: they change how the same thing is learnt.
+NUISANCE_PARAMETERS = ("n_components", *STAGES["nuisance"])
 ROLES = ("outcome", "action", "instruments", "context")
 
 
@@ -138,7 +140,9 @@ def tune(
         A grid, or the candidates themselves. Names are fields of :class:`prudent.nn.TrainConfig` (``learning_rate``,
         ``weight_decay``, ``max_steps``, ...), fields of the network (``dropout_rate``, ``widths``, ...) or parameters
         of the estimator. Fields are chosen for the nuisances first and then, again, for f; a prefix ``nuisance.`` or
-        ``function.`` keeps a name to one stage. Parameters of the estimator belong to the stage of f unless prefixed.
+        ``function.`` keeps a name to one stage. Parameters of the estimator belong to the stage of f; those that say
+        how the nuisances are learnt (``n_components``, ``nuisance_network``, ``train``) may have the prefix
+        ``nuisance.``.
     data : Design, dict of arrays by role, dict with y, x and c, or a tuple (y, x, c)
         A dict may also have ``groups``, and arrays by role ``images``, as in ``IVRegression.fit``.
     n_splits : int
@@ -174,6 +178,8 @@ def tune(
         for stage, settings in _assign(estimator, candidate, two_stages).items():
             if settings not in by_stage[stage]:
                 by_stage[stage].append(settings)
+    # A moment is measured on every held-out part.
+    _check_units(problem, n_splits, MIN_UNITS if by_stage["function"] else 2)
     rng = np.random.default_rng(seed)
     folds = cross_fit_folds(problem.n_rows, n_splits, rng, problem.groups)
     splits = [(np.setdiff1d(np.arange(problem.n_rows), held), held) for held in folds]
@@ -357,10 +363,29 @@ def _expand(space: Any) -> list[dict[str, Any]]:
                 raise ValueError(f"space[{name!r}] must be a list of values to try, got {values!r}.")
         candidates = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     else:
-        candidates = [dict(candidate) for candidate in space]
+        candidates = list(space) if np.iterable(space) else [space]
+        if not all(isinstance(candidate, Mapping) for candidate in candidates):
+            raise TypeError(
+                "space must be a dict of lists, such as {'learning_rate': [5e-4, 2e-3]}, or a list of dicts, got "
+                f"{space!r}."
+            )
     if not candidates or not any(candidates):
         raise ValueError("space must have at least one candidate, got none. Give a dict of lists or a list of dicts.")
-    return candidates
+    # Widths, for one, are part of a network that has to be hashable.
+    return [
+        {name: tuple(value) if isinstance(value, list) else value for name, value in candidate.items()}
+        for candidate in candidates
+    ]
+
+
+def _check_units(problem: Problem, n_splits: int, least: int) -> None:
+    """Raise unless every held-out part can have the ``least`` number of units."""
+    kind, units = ("rows", problem.x) if problem.groups is None else ("groups", np.unique(problem.groups))
+    if len(units) < least * n_splits:
+        raise DataError(
+            f"n_splits={n_splits} needs at least {least * n_splits} {kind}, {least} in every split, got {len(units)}. "
+            f"Lower n_splits or bring more {kind}."
+        )
 
 
 def _assign(estimator: Any, candidate: dict[str, Any], two_stages: bool) -> dict[str, dict[str, Any]]:
@@ -378,6 +403,12 @@ def _assign(estimator: Any, candidate: dict[str, Any], two_stages: bool) -> dict
         own = getattr(estimator, "own_fields", {})
         if not known and bare in own:
             raise ValueError(f"{name!r} has no effect on {type(estimator).__name__}: {own[bare]}.")
+        if known and prefix == "nuisance" and bare not in NUISANCE_PARAMETERS:
+            raise ValueError(
+                f"{name!r} has no effect on {type(estimator).__name__} by which its nuisances could be compared: it "
+                f"leaves their held-out losses as they are, or makes them losses of something else. Tune {bare!r}, by "
+                "the moment error of f."
+            )
         for stage in targets:
             if not known and not _is_field(estimator, stage, bare):
                 raise ValueError(

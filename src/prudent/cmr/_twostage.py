@@ -217,7 +217,9 @@ class TwoStageLeastSquares(MomentEstimator):
             "kind": type(self).__name__,
             "params": simple_params(self.get_params()),
             "series": series,
-            "report": dataclasses.asdict(self.report_),
+            # JSON has no NaN.
+            "report": dataclasses.asdict(self.report_)
+            | {"first_stage_f": [None if np.isnan(f) else f for f in self.report_.first_stage_f]},
         }
         return record, {**arrays, "coefficients": self.coefficients_, "chosen": self.chosen_.astype(np.int64)}
 
@@ -247,4 +249,6 @@ def _first_stage(target: np.ndarray, fixed: Matrix, excluded: Matrix, options: d
 
 
 def _as_tuple(value: Any) -> Any:
-    return tuple(_as_tuple(v) for v in value) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return tuple(_as_tuple(v) for v in value)
+    return float("nan") if value is None else value

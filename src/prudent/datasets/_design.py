@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prudent.cmr._arrays import as_matrix
+from prudent.errors import DataError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -47,11 +50,20 @@ class Design:
         return roles if self.images is None else {**roles, "images": self.images}
 
     def truth(self, action: Any, context: Any = None) -> np.ndarray:
-        """True effect of actions in contexts, without noise, shape (n,)."""
-        action = np.asarray(action, dtype=float).reshape(-1, self.action.shape[1])
+        """True effect of actions in contexts, without noise, shape (n,). One action or context serves for all rows."""
+        action = as_rows("action", action, self.action.shape[1])
         if self.context is None:
             return self.function(action, None)
-        context = np.asarray(context, dtype=float).reshape(-1, self.context.shape[1])
+        if context is None:
+            raise DataError(
+                f"The effect in this design depends on a context of {self.context.shape[1]} columns, got none. Give "
+                "context=..., such as design.context."
+            )
+        context = as_rows("context", context, self.context.shape[1])
+        if len(action) != len(context) and 1 not in (len(action), len(context)):
+            raise DataError(
+                f"action and context must have equally many rows (or one), got {len(action)} and {len(context)}."
+            )
         n = max(len(action), len(context))
         return self.function(
             np.broadcast_to(action, (n, action.shape[1])), np.broadcast_to(context, (n, context.shape[1]))
@@ -89,6 +101,17 @@ class SplitDesign(Design):
         if part is None:
             raise ValueError(f"split must be one of {tuple(parts)}, got {name!r}.")
         return part
+
+
+def as_rows(name: str, value: Any, width: int) -> np.ndarray:
+    """``value`` as rows of ``width`` columns; of several columns one row may be given flat."""
+    array = np.asarray(value)
+    if array.ndim == 0 or (array.ndim == 1 and width > 1):
+        array = array.reshape(1, -1)
+    rows = as_matrix(name, array)
+    if rows.shape[1] != width:
+        raise DataError(f"{name} must have {width} columns as in the design, got {rows.shape[1]}.")
+    return rows
 
 
 def generator(seed: Any, *, n: Any = 1) -> np.random.Generator:

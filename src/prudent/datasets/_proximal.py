@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from prudent.datasets._demand import psi
-from prudent.datasets._design import generator
+from prudent.datasets._design import as_rows, generator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +67,7 @@ class ProximalDesign:
 
     def truth(self, treatment: Any) -> np.ndarray:
         """True mean outcome under treatments that are set, without noise, shape (n,)."""
-        return self.function(np.asarray(treatment, dtype=float).reshape(-1, self.treatment.shape[1]))
+        return self.function(as_rows("treatment", treatment, self.treatment.shape[1]))
 
     def frame(self) -> "pd.DataFrame":
         """All columns as one pandas frame."""

@@ -19,6 +19,7 @@ from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._base import check_seed
 from prudent.cmr._problem import check_count, check_positive
 from prudent.errors import DataError, NotFittedError
+from prudent.iv._policy import check_actions, interval_grid
 
 # Rows times actions scored at a time.
 _BLOCK = 20_000
@@ -36,7 +37,16 @@ class OfflineBandit(BaseEstimator, abc.ABC):
         self.beta = beta
         self.seed = seed
 
-    def fit(self, *, outcome: Any, action: Any, context: Any, instruments: Any = None, actions: Any = None) -> Self:
+    def fit(
+        self,
+        *,
+        outcome: Any,
+        action: Any,
+        context: Any = None,
+        instruments: Any = None,
+        images: Any = None,
+        actions: Any = None,
+    ) -> Self:
         """Fit on a log of contexts, actions and outcomes, one row each.
 
         Parameters
@@ -45,13 +55,26 @@ class OfflineBandit(BaseEstimator, abc.ABC):
         context : (n, columns) array
         instruments : (n, columns) array, optional
             More context: these methods have no other use for it. ``act`` then needs it, too.
+        images : (height, width), optional
+            Refused: these methods see no images.
         actions : (low, high) tuple, or list of numbers, optional
             A range to be cut into ``n_actions`` levels, or the levels. Default: the range of the log.
         """
         check_seed(self.seed)
         self._check_settings()
-        y = as_matrix("outcome", outcome, n_columns=1)
-        a = as_matrix("action", action, n_rows=len(y), n_columns=1)[:, 0]
+        name = type(self).__name__
+        if context is None:
+            raise DataError(f"{name} chooses by the context, got none. Give context=..., which may be the instruments.")
+        if images is not None:
+            raise DataError(
+                f"{name} sees no images, got images={images!r}. Give features of them, or leave images out: pixels are "
+                "columns then."
+            )
+        y = as_matrix("outcome", outcome)
+        a = as_matrix("action", action, n_rows=len(y))
+        for role, matrix in (("outcome", y), ("action", a)):
+            if matrix.shape[1] != 1:
+                raise DataError(f"{role} must be one column for {name}, got {matrix.shape[1]}. Choose one.")
         self.n_instruments_ = 0
         x = as_matrix("context", context, n_rows=len(y))
         if instruments is not None:
@@ -61,7 +84,7 @@ class OfflineBandit(BaseEstimator, abc.ABC):
             raise DataError(f"The outcome is constant ({y[0, 0]:g}): there is nothing to choose by.")
         self.actions_ = self._levels(a, actions)
         self.scaler_, self.y_scaler_ = Scaler.of(x), Scaler.of(y)
-        arm = np.argmin(np.abs(a[:, None] - self.actions_), axis=1)
+        arm = np.argmin(np.abs(a - self.actions_), axis=1)
         self._fit(self._standard(x), arm, (y[:, 0] - self.y_scaler_.mean[0]) / self.y_scaler_.scale[0])
         return self
 
@@ -108,15 +131,15 @@ class OfflineBandit(BaseEstimator, abc.ABC):
     def _standard(self, x: Matrix) -> Matrix:
         return np.column_stack([np.ones(len(x)), self.scaler_.forward(x).astype(float)])
 
-    def _levels(self, a: np.ndarray, actions: Any) -> np.ndarray:
-        if actions is None or (isinstance(actions, tuple) and len(actions) == 2):
-            low, high = (a.min(), a.max()) if actions is None else (float(v) for v in actions)
-            if not low < high:
-                raise DataError(f"A range of actions must be (low, high) with low < high, got ({low:g}, {high:g}).")
-            return np.linspace(low, high, self.n_actions)
-        levels = np.unique(np.asarray(actions, dtype=float))
-        if len(levels) < 2 or not np.isfinite(levels).all():
-            raise DataError(f"actions must name at least two finite levels, got {list(actions)}.")
+    def _levels(self, a: Matrix, actions: Any) -> np.ndarray:
+        if actions is None:
+            actions = float(a.min()), float(a.max())
+        check_actions(actions)
+        if isinstance(actions, tuple) and len(actions) == 2:
+            return interval_grid(actions, self.n_actions)[:, 0]
+        levels = np.unique(as_matrix("actions", actions))
+        if len(levels) < 2:
+            raise DataError(f"actions must name at least two levels, got {actions!r}.")
         return levels
 
 

@@ -42,8 +42,6 @@ class Policy:
         """See :meth:`prudent.IVRegression.policy`."""
         role = model.roles_["action"]
         check_outcome(model, outcome)
-        if isinstance(actions, str) or not (actions is None or np.iterable(actions)):
-            raise DataError(f"actions must be a range (low, high) or a list of candidates, got {actions!r}.")
         if actions is None:
             if role.is_categorical:
                 actions = list(role.columns[0].levels or ())
@@ -59,8 +57,9 @@ class Policy:
                 raise DataError(
                     f"The action has {role.width} columns: give a list of candidate actions, actions=[[...], ...]."
                 )
+        check_actions(actions)
         if isinstance(actions, tuple) and len(actions) == 2 and not role.is_categorical and role.width == 1:
-            return cls(model, _interval(actions), None, True, outcome, minimise)
+            return cls(model, interval_grid(actions), None, True, outcome, minimise)
         actions = list(actions)
         if not actions:
             raise DataError("actions must name at least one candidate, got an empty list.")
@@ -158,7 +157,7 @@ def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Sub
     Parameters
     ----------
     policy : object with ``act(context)``, or callable
-        Gives one action for every context.
+        Gives one action for every context, or a single one for all.
     truth : callable or Design
         ``truth(action, context) -> (n,)``, or an object with such a method ``truth``.
     context : (n, columns) array
@@ -173,23 +172,24 @@ def suboptimality(policy: Any, truth: Any, context: Any, *, actions: Any) -> Sub
         raise DataError(f"context must be (n, columns) with at least one row, got shape {np.shape(context)}.")
     contexts = as_matrix("context", context)
     is_interval = isinstance(actions, tuple) and len(actions) == 2
-    candidates = _interval(actions) if is_interval else np.asarray(actions, dtype=float)
-    candidates = candidates[:, None] if candidates.ndim == 1 else candidates
-    if len(candidates) == 0:
-        raise DataError("actions must name at least one candidate, got an empty list.")
+    check_actions(actions)
+    candidates = interval_grid(actions) if is_interval else as_matrix("actions", actions)
 
     def score(tried: np.ndarray, rows: np.ndarray) -> np.ndarray:
         n, m, d = tried.shape
-        return np.asarray(value(tried.reshape(n * m, d), np.repeat(rows, m, axis=0)), dtype=float).reshape(n, m)
+        found = np.asarray(value(tried.reshape(n * m, d), np.repeat(rows, m, axis=0)), dtype=float)
+        if not np.isfinite(found).all():
+            raise DataError("truth must give finite numbers for every action and context, got NaN or infinity.")
+        return found.reshape(n, m)
 
     best = best_actions(score, candidates, contexts, refine=is_interval)
     best = best[:, None] if is_interval else candidates[best]
-    chosen = np.asarray(act(policy, contexts), dtype=float)
-    if chosen.ndim == 0:
-        chosen = np.full(len(contexts), chosen)
+    chosen = as_matrix("What the policy chooses", np.atleast_1d(act(policy, contexts)), cure="Mend the policy.")
+    if len(chosen) == 1:
+        # A policy of a model without context has only one action.
+        chosen = np.repeat(chosen, len(contexts), axis=0)
     if len(chosen) != len(contexts):
         raise DataError(f"The policy must give one action per context ({len(contexts)}), got {len(chosen)}.")
-    chosen = chosen.reshape(len(contexts), -1)
     _check_chosen(chosen, candidates, is_interval)
     optimum = score(best[:, None, :], contexts)[:, 0]
     reward = score(chosen[:, None], contexts)[:, 0]
@@ -203,6 +203,8 @@ def act(policy: Any, contexts: np.ndarray) -> Any:
     chosen = policy.act if hasattr(policy, "act") else policy
     if not callable(chosen):
         raise DataError(f"policy must have act(context), or be a callable of contexts, got {policy!r}.")
+    if isinstance(policy, Policy) and "context" not in policy.model.roles_:
+        return policy.act()
     return chosen(contexts)
 
 
@@ -222,7 +224,14 @@ def _check_chosen(chosen: np.ndarray, candidates: np.ndarray, is_interval: bool)
         raise DataError(f"The policy chose {first.tolist()}, {allowed}. Give both the same actions.")
 
 
-def _interval(actions: tuple[Any, Any]) -> np.ndarray:
+def check_actions(actions: Any) -> None:
+    """Raise unless ``actions`` is a range or a list of candidates, of whatever kind."""
+    if isinstance(actions, str) or not np.iterable(actions):
+        raise DataError(f"actions must be a range (low, high) or a list of candidates, got {actions!r}.")
+
+
+def interval_grid(actions: tuple[Any, Any], n_points: int = GRID_POINTS) -> np.ndarray:
+    """An even grid (n_points, 1) over a range of a scalar action."""
     try:
         low, high = (float(v) for v in actions)
     except (TypeError, ValueError):
@@ -231,4 +240,4 @@ def _interval(actions: tuple[Any, Any]) -> np.ndarray:
         ) from None
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise DataError(f"An action range must be (low, high) with low < high, got {actions}.")
-    return np.linspace(low, high, GRID_POINTS)[:, None]
+    return np.linspace(low, high, n_points)[:, None]
