@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+import prudent
 from prudent import DataError
 from prudent.cli import app
 
@@ -55,12 +56,30 @@ def test_the_default_method_is_fitted_diagnosed_and_judged(tmp_path):
     assert {row["policy"] for row in json.loads(judged)} >= {"expert", "policy"}
 
 
+@pytest.mark.slow  # Networks of the default size.
+@pytest.mark.filterwarnings("ignore:weak instrument")
+def test_a_straight_correction_is_asked_for(tmp_path):
+    demos, model = str(tmp_path / "demos.npz"), str(tmp_path / "model")
+    run(*("imitate", "demonstrate", "--env", "TicketPricing-v0", "--out", demos, "--episodes", "12", "--steps", "100"))
+    run(
+        *("imitate", "fit", demos, "--noise-horizon", "1", "--folds", "2", "--correction", "straight", "--out", model),
+    )
+    fitted = prudent.load(model)
+    # The policy sees as many states as is the rule for it.
+    assert (fitted.correction, fitted.policy_view.n_states) == ("straight", 4)
+    assert "correction of cloning" in run("imitate", "diagnose", model)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m"), "absent.npz is not a file"),
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m", "--method", "gail"), "--method must be one of"),
         (("fit", "absent.npz", "--out", "m"), "dml-il needs --noise-horizon"),
+        (
+            ("fit", "a.npz", "--noise-horizon", "1", "--out", "m", "--method", "residuil", "--correction", "straight"),
+            "--correction is for dml-il",
+        ),
         (("fit", "absent.npz", "--noise-horizon", "1", "--out", "m", "--relative", "x"), "--relative must be"),
         (("demonstrate", "--env", "TicketPricing-v0", "--out", "demos.csv"), r"ends in \.npz"),
         (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from prudent import datasets
-from prudent.cmr import DMLCMR
+from prudent.cmr import DMLCMR, _dmlcmr
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._straight import PENALTIES, StraightCorrection, fit_straight
 
@@ -76,6 +76,30 @@ def test_dml_cmr_needs_no_network_where_a_line_does(quick_estimator):
     assert (model.report_.correction, plain.report_.correction) == ("straight", "made")
     truth = design.truth(design.action, design.context)
     assert np.mean((model.predict(x)[:, 0] - truth) ** 2) < np.mean((model.function_.predict(x)[:, 0] - truth) ** 2) / 4
+
+
+def test_where_no_term_is_moved_nothing_is_said_to_be_corrected(quick_estimator, monkeypatch):
+    monkeypatch.setattr(_dmlcmr, "_speaks_against", lambda moment, errors: errors == 1)
+    left, x, c, _ = linear_design(400, seed=5)
+    model = quick_estimator(start="tested", correction_terms=lambda rows: 0.0 * rows).fit(left, x, c, seed=0)
+    assert not model.straight_.weight.any()
+    assert model.report_.correction == "not needed"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"start": None},
+        {"start": "zero"},
+        {"start": "regression"},
+        {"start": "context"},
+        {"start": "tested", "n_folds": 1},
+    ],
+)
+def test_terms_that_would_be_ignored_are_refused(settings, quick_estimator):
+    left, x, c, _ = linear_design(100, seed=6)
+    with pytest.raises(ValueError, match="correction_terms are tried with start='tested' and two folds or more"):
+        quick_estimator(correction_terms=np.sin, **settings).fit(left, x, c, seed=0)
 
 
 def test_a_saved_correction_waits_for_its_terms(quick_estimator):

@@ -31,6 +31,9 @@ class Chase:
     obs_size, action_size, n_envs = 2, 1, 4
     ignored = (1,)
 
+    def __init__(self, robot="point"):
+        self.settings = {"robot": robot, "ignored": self.ignored}
+
     def reset(self, rng):
         self._rng = rng
         self._obs = rng.uniform(-0.8, 0.8, (self.n_envs, 2))
@@ -128,10 +131,13 @@ class TestLearner:
         _, training, plan = learner
         trainer = training.Trainer(Chase(), plan, seed=1002)
         trainer.save(tmp_path / "checkpoint")
-        with pytest.raises(DataError, match="other settings"):
-            training.Trainer(Chase(), plan, seed=1003).restore(tmp_path / "checkpoint")
-        with pytest.raises(DataError, match="other settings"):
-            training.Trainer(Chase(), dataclasses.replace(plan, block=800), seed=1002).restore(tmp_path / "checkpoint")
+        for task, other, seed, what in (
+            (Chase(), plan, 1003, r"differs in seed \(1002 there, 1003 here\)"),
+            (Chase(), dataclasses.replace(plan, block=800), 1002, r"differs in plan\."),
+            (Chase("line"), plan, 1002, r"differs in robot \(point there, line here\)"),
+        ):
+            with pytest.raises(DataError, match=what):
+                training.Trainer(task, other, seed=seed).restore(tmp_path / "checkpoint")
         with pytest.raises(ModelFileError, match="does not exist"):
             trainer.restore(tmp_path / "absent")
         damaged = (tmp_path / "checkpoint").read_bytes()[:100]
@@ -172,8 +178,9 @@ class TestShipped:
         obs = np.random.default_rng(1000).standard_normal((4, 18))
         np.testing.assert_allclose(expert.act(obs)[2], expert.act(obs[2]), atol=1e-6)
         assert np.all(np.abs(expert.act(1e9 * obs)) <= 1.0)
-        with pytest.raises(DataError, match="must have 18 numbers, got 5"):
-            expert.act(np.zeros(5))
+        for wrong, count in ((np.zeros(5), 5), (3.0, 1)):
+            with pytest.raises(DataError, match=f"must have 18 numbers, got {count}"):
+                expert.act(wrong)
 
     def test_folder_round_trip_and_damage(self, tmp_path):
         expert = envs.load_expert("half-cheetah")
@@ -224,6 +231,10 @@ class TestTraining:
         longer = run(app, ["experts", "train", "hopper", "--out", str(out), "--steps", "900", "--resume", "--json"])
         assert longer.exit_code == 0, longer.output
         assert len((out / "curve.csv").read_text().splitlines()) == 3
+        # The length of a run is free; what it learns from is not.
+        monkeypatch.setitem(_recipes.RECIPES, "hopper", _recipes.Recipe(700, plan, noised_share=0.1))
+        other = run(app, ["experts", "train", "hopper", "--out", str(out), "--resume"])
+        assert "alive_bonus (1.0 there, 0.0 here); noised_share (0.5 there, 0.1 here)" in str(other.exception)
         judged = run(app, ["experts", "evaluate", str(out), "--episodes", "2", "--json"])
         assert judged.exit_code == 0, judged.output
         assert json.loads(judged.stdout)[0]["episodes"] == 2

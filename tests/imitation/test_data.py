@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,8 +49,50 @@ def test_trajectories_are_checked_and_cannot_be_changed():
         DataError, match=r"episode 1 \(counted from 0\): actions must be finite.*row index 1.*Cut the ep"
     ):
         from_arrays([np.zeros(3), np.zeros(3)], [np.zeros(2), np.array([0.0, np.nan])])
-    with pytest.raises(TypeError, match="Trajectory records"):
-        history_windows([np.zeros(3)], 2)
+    for wrong in ([np.zeros(3)], 5, "demos.npz"):
+        with pytest.raises(TypeError, match=r"Trajectory records, got .* Make them with"):
+            history_windows(wrong, 2)
+
+
+def test_one_episode_is_not_taken_for_many():
+    observations, actions = np.arange(12.0).reshape(6, 2), np.zeros((6, 1))
+    with pytest.raises(DataError, match=r"may be one episode. A single episode: from_arrays\(\[observations\]"):
+        from_arrays(observations, actions)
+    (episode,) = from_arrays([observations], [actions[1:]])
+    assert len(episode) == 5
+    assert len(from_arrays(list(observations), list(actions))) == 6
+    assert len(from_arrays(observations[..., None], actions)) == 6
+
+
+def test_hidden_variables_are_numbers_with_names():
+    for hidden, message in (
+        ([1, 2], "hidden must be a dict of names and values, got list"),
+        ({"a": ["x", "y"]}, "hidden variable 'a' must be an array of numbers, got list"),
+    ):
+        with pytest.raises(DataError, match=message):
+            Trajectory(np.zeros(3), np.zeros(2), hidden)
+
+    class Dataset:
+        def __init__(self, hidden):
+            self.hidden = hidden
+
+        def iterate_episodes(self):
+            return [
+                SimpleNamespace(
+                    observations=np.zeros((3, 1)),
+                    actions=np.zeros((2, 1)),
+                    infos={"hidden": self.hidden},
+                    terminations=np.zeros(2, bool),
+                )
+            ]
+
+    for hidden, message in (
+        (np.zeros((3, 2)), r"infos\['hidden'\] must be a dict of names and values, got ndarray"),
+        ({"a": np.array(["x", "y"])}, "hidden variable 'a' must be an array of numbers"),
+        ({"a": 1.0}, "hidden variable 'a' must have a row per step"),
+    ):
+        with pytest.raises(DataError, match=message):
+            from_minari(Dataset(hidden))
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])

@@ -14,6 +14,7 @@ from prudent import CausalImitation, DataError, ModelFileError, NotFittedError
 from prudent.cmr import DFIV, DMLCMR, DeepGMM, MomentError, MomentEstimator, TwoStageLeastSquares
 from prudent.cmr._arrays import shared_columns
 from prudent.cmr._report import partial_strength
+from prudent.envs import TicketPricing
 from prudent.imitation import (
     BehaviourCloning,
     ImitationDiagnosis,
@@ -389,6 +390,13 @@ def test_bad_settings_and_data_are_refused(short_noise):
         (BehaviourCloning(relative=(0.5,)), "every column in relative must be a whole number"),
         (CausalImitation(TwoStage(), noise_horizon=1, policy_states=4, policy_actions=3), "not see all of the instr"),
         (CausalImitation(noise_horizon=600), "at least two episodes of more than 600 steps"),
+        (CausalImitation(DMLCMR(n_folds=0), noise_horizon=1), "n_folds must be a whole number of at least 1, got 0"),
+        (
+            CausalImitation(DMLCMR(n_folds=10), noise_horizon=1),
+            "n_folds=10 needs at least two episodes per fold, got 4 .* Lower n_folds to at most 2",
+        ),
+        (CausalImitation(DMLCMR(correction_terms=np.sin), noise_horizon=1), "are not for demonstrations"),
+        (CausalImitation(noise_horizon=1, correction="curved"), "correction must be one of network, straight"),
         (SequenceCloning(window=0), "window must be"),
         (ResiduIL(noise_horizon=0), "noise_horizon must be"),
         (ResiduIL(noise_horizon=1, towards="zero"), "towards must be"),
@@ -397,10 +405,6 @@ def test_bad_settings_and_data_are_refused(short_noise):
             model.fit(few)
     with pytest.raises(TypeError, match="moment estimator"):
         CausalImitation("DMLCMR", noise_horizon=1).fit(few)
-    with pytest.raises(ValueError, match="n_folds must be a whole number of at least 1, got 0"):
-        CausalImitation(DMLCMR(n_folds=0), noise_horizon=1).fit(few)
-    with pytest.raises(DataError, match=r"n_folds=10 needs at least two episodes per fold, got 4 .* at most 2"):
-        CausalImitation(DMLCMR(n_folds=10), noise_horizon=1).fit(few)
     constant = [Trajectory(np.ones(60), np.arange(59.0)) for _ in range(3)]
     with pytest.raises(DataError, match="never vary"):
         BehaviourCloning().fit(constant)
@@ -415,6 +419,18 @@ def test_bad_settings_and_data_are_refused(short_noise):
     ):
         with pytest.raises(DataError, match=message):
             model.fit(few[:1])
+
+
+def test_a_fit_that_fails_leaves_the_earlier_one_as_it_was():
+    demos = linear_demos(1, episodes=6, steps=60)
+    model = CausalImitation(TwoStageLeastSquares(), noise_horizon=1, policy_states=2).fit(demos)
+    windows = history_windows(demos, model.policy_view.length)
+    before = model.predict_windows(windows)
+    wide = [Trajectory(np.ones((61, 2)), t.actions) for t in demos]
+    model.policy_states = 3
+    with pytest.raises(DataError, match="never vary"):
+        model.fit(wide)
+    assert np.array_equal(model.predict_windows(windows), before)
 
 
 def test_a_model_of_another_kind_is_not_replaced(clone_model, tmp_path):
@@ -460,6 +476,10 @@ def test_causal_imitation_fits_saves_and_loads(quick_estimator, tmp_path):
     assert again.noise_horizon == 2
     assert str(again.diagnose()) == str(model.diagnose())
     assert "instrument strength" in str(again.diagnose())
+    # Its networks and training are not saved: a fit would be another one.
+    with pytest.raises(DataError, match="a loaded CausalImitation cannot be fitted"):
+        again.fit(demos)
+    assert np.array_equal(again.predict(row), model.predict(row))
     assert np.allclose(
         CausalImitation(quick_estimator(), noise_horizon=2, seed=1).fit(demos).predict(row), model.predict(row)
     )
@@ -518,6 +538,62 @@ def test_a_weak_column_is_named():
         model._warn_if_weak([np.nan])
     model._warn_if_weak([80.0, 30.0])
     model._warn_if_weak([])
+
+
+@pytest.mark.parametrize(("k", "n_states", "n_actions"), [(1, 4, 2), (2, 5, 0), (3, 2, 0)])
+def test_relative_columns_are_the_same_everywhere(k, n_states, n_actions, tmp_path):
+    rng = np.random.default_rng(0)
+    demos = [Trajectory(np.cumsum(rng.normal(size=(41, 3)), axis=0), rng.normal(size=(40, 2))) for _ in range(8)]
+    model = CausalImitation(
+        TwoStageLeastSquares(),
+        noise_horizon=k,
+        policy_states=n_states,
+        policy_actions=n_actions,
+        window=k + 6,
+        relative=(0, 2),
+    ).fit(demos)
+    windows = history_windows(demos, model._window_length())
+    x = model._columns(windows.states, windows.actions, windows.step)
+    # What the policy sees of the history stands in the instrument, too, so that it is taken as given.
+    c = instrument_columns(windows, model._instrument_view)
+    assert len(shared_columns(x, c)) == model.policy_view.is_history(k, 3, 2).sum()
+    policy, wanted = model.policy(), model.predict_windows(history_windows([demos[2]], model.policy_view.length))
+    for step in range(len(demos[2])):
+        assert policy.act(demos[2].observations[step]) == pytest.approx(wanted[step])
+        policy._actions[:, -1] = demos[2].actions[step]
+    model.save(tmp_path / "model")
+    again = prudent.load(tmp_path / "model")
+    assert again.relative == (0, 2)
+    assert np.array_equal(again.predict_windows(windows), model.predict_windows(windows))
+
+
+def test_a_policy_runs_in_environments_that_restart_by_themselves():
+    """The loop of docs/imitation.md: every episode is acted in as it would be alone."""
+    import gymnasium
+
+    demos = linear_demos(1, episodes=6, steps=60)
+    model = CausalImitation(TwoStageLeastSquares(), noise_horizon=1, policy_states=3).fit(demos)
+    vector = gymnasium.vector.SyncVectorEnv(
+        [lambda limit=limit: gymnasium.wrappers.TimeLimit(TicketPricing(closed_loop=True), limit) for limit in (4, 7)]
+    )
+    policy = model.policy(vector.action_space)
+    alone = [model.policy(vector.single_action_space) for _ in range(2)]
+    observations, _ = vector.reset(seed=0)
+    ended = np.zeros(vector.num_envs, bool)
+    n_ended = np.zeros(vector.num_envs, int)
+    for _ in range(20):
+        acted = policy.act(observations)
+        for i in np.flatnonzero(~ended):
+            assert acted[i] == pytest.approx(alone[i].act(observations[i]))
+        was_ended = ended
+        observations, _, terminated, truncated, _ = vector.step(acted)
+        policy.reset(ended)  # an ended episode shows its new start one step later
+        for i in np.flatnonzero(was_ended):
+            assert observations[i] == 1.0
+            alone[i].reset()
+        ended = terminated | truncated
+        n_ended += ended
+    assert n_ended.tolist() == [4, 2]
 
 
 def test_residuil_fits_and_acts(tmp_path):

@@ -4,10 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
-from gymnasium.wrappers import TimeLimit, TransformObservation
+from gymnasium.wrappers import NormalizeObservation, TimeLimit, TransformObservation, TransformReward
 
 from prudent import DataError
-from prudent.envs import ConfoundedWrapper, TicketPricing
+from prudent.envs import ConfoundedWrapper, EpisodeBatch, TicketPricing, TicketPricingBatch, ticket_expert
 from prudent.imitation import demonstrate, evaluate, make_env, plot_rollout
 
 
@@ -132,6 +132,57 @@ def test_reference_lines_are_taken_over():
             evaluate(go, name, **settings | changes, beside=first)
 
 
+def test_reference_lines_are_taken_over_with_an_expert_that_was_given():
+    settings = {"episodes": 2, "steps": 20, "seed": 1000}
+    first = evaluate(go, "TicketPricing-v0", **settings, expert=ticket_expert)
+    assert (
+        evaluate(stay, "TicketPricing-v0", **settings, expert=ticket_expert, beside=first).references
+        == first.references
+    )
+    with pytest.raises(DataError, match="the expert does in the first episode"):
+        evaluate(stay, "TicketPricing-v0", **settings, expert=lambda seen: 0.5 * ticket_expert(seen), beside=first)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (TicketPricing(noise_horizon=1), TicketPricing(noise_horizon=10)),
+        (TicketPricing(), TicketPricing(closed_loop=True)),
+        *(
+            tuple(TransformReward(make_env("TicketPricing-v0"), change) for change in changes)
+            for changes in ((float, lambda reward: 10 * reward + 5),)
+        ),
+    ],
+)
+def test_reference_lines_of_an_environment_that_does_something_else_are_refused(first, second):
+    settings = {"episodes": 2, "steps": 20, "seed": 1000}
+    result = evaluate(stay, first, **settings)
+    assert evaluate(go, first, **settings, beside=result).references == result.references
+    with pytest.raises(DataError, match="differs in what the environment or the expert does in the first episode"):
+        evaluate(go, second, **settings, beside=result)
+
+
+def test_what_a_wrapper_has_learnt_is_not_lost():
+    env = NormalizeObservation(make_env("TicketPricing-v0", noise_horizon=5))
+    env.reset(seed=0)
+    for step in range(300):
+        env.step(np.full(1, np.sin(step)))
+    env.update_running_mean = False
+    wanted, _ = env.reset(seed=1)
+    # Every episode starts at s = 1; fresh statistics would show it as 0.
+    assert abs(wanted[0]) > 1
+    demos = demonstrate(env, episodes=3, steps=10, seed=0)
+    assert np.array_equal([t.observations[0] for t in demos], [wanted] * 3)
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+@pytest.mark.parametrize(("env", "expert"), [("TicketPricing-v0", lambda obs: -ticket_expert(obs)), (ledge(), stay)])
+def test_an_expert_that_is_no_better_than_chance_gives_no_score(env, expert):
+    with pytest.warns(UserWarning, match="no score: it needs an expert that earns more than random actions"):
+        result = evaluate(stay, env, episodes=5, steps=3, seed=0, expert=expert)
+    assert all(np.isnan([line.score, line.score_se]).all() for line in (result, *result.references.values()))
+
+
 def test_the_best_policy_without_history_is_that_of_the_open_loop():
     result = evaluate(stay, "TicketPricing-v0", episodes=20, steps=300, seed=1000)
     lines = result.references
@@ -164,6 +215,16 @@ class Unbounded(Ledge):
         (lambda: ConfoundedWrapper(Unbounded(), action_noise=-1), "action_noise must be a finite number"),
         (lambda: ConfoundedWrapper(Unbounded(), state_noise=np.nan), "state_noise must be a finite number"),
         (lambda: ConfoundedWrapper(Unbounded(), window=0), "window must be a whole number"),
+        (lambda: ConfoundedWrapper(Ledge(), u_o=0.5), r"u_o must be a function u_o\(rng, n\), got 0\.5"),
+        (lambda: ConfoundedWrapper(Ledge(), apply=3), r"apply must be a function apply\(action, u_o\), got 3"),
+        (lambda: ConfoundedWrapper(Ledge()).step(np.zeros(1)), "must be reset before its first step"),
+        (lambda: TicketPricing().step(np.zeros(1)), "must be reset before its first step"),
+        (lambda: TicketPricingBatch(2).step(np.zeros((2, 1))), "must be reset before its first step"),
+        (lambda: EpisodeBatch([TicketPricing()]).step(np.zeros((1, 1))), "must be reset before its first step"),
+        (
+            lambda: plot_rollout({"a": lambda obs: 0.0}, "TicketPricing-v0", steps=5),
+            r"policy must give finite actions of shape \(1, 1\) .* got \(\)",
+        ),
         (lambda: make_env(ledge(), noise_horizon=5), r"settings \(noise_horizon\) are for ids"),
         (lambda: make_env("bad:id:x"), "no environment 'bad:id:x'"),
         (lambda: make_env("no_such_module:Env-v0"), "no environment 'no_such_module:Env-v0'"),

@@ -8,7 +8,7 @@ import pytest
 
 from prudent import DataError, IVRegression, RoleError, datasets, tune
 from prudent._roles import as_frame, role_from_array, role_from_frame
-from prudent.cmr import ControlFunction, KernelCMR, TwoStageLeastSquares
+from prudent.cmr import ControlFunction, KernelCMR, TreeCMR, TwoStageLeastSquares
 from prudent.cmr._tune import Trial, best_first
 from prudent.iv import suboptimality
 
@@ -54,6 +54,40 @@ def test_nearly_the_action_is_warned_of(design):
     frame = design.frame().assign(z=lambda d: d.a + noise)
     with pytest.warns(UserWarning, match="is nearly the action"):
         IVRegression(TwoStageLeastSquares()).fit(frame, outcome="y", action="a", instruments="z")
+
+
+def confounded(kind, seed):
+    """A slope of 1 under a confounder; the instrument is a function of the context, or correlated with it (0.9)."""
+    rng = np.random.default_rng(seed)
+    c, u, e, noise = rng.normal(size=(4, 500))
+    z = {"copy": 3 * c, "bent": c**2, "correlated": 0.9 * c + 0.43 * e}[kind]
+    a = 2 * c + u + (z if kind == "correlated" else 0)
+    return {"outcome": a + 2 * u + c + noise, "action": a, "instruments": z, "context": c}
+
+
+FAST = {"kernel": KernelCMR(n_folds=2), "control": ControlFunction(), "trees": TreeCMR(n_folds=2)}
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("kind", ["copy", "bent"])
+def test_an_instrument_that_the_context_determines_is_weak(name, kind):
+    with pytest.warns(UserWarning, match="weak instrument"):
+        IVRegression(FAST[name]).fit(**confounded(kind, seed=0))
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_an_instrument_that_the_context_predicts_has_its_own_strength(name):
+    found = IVRegression(FAST[name]).fit(**confounded("correlated", seed=0)).diagnose()
+    # 0.43^2 / (0.43^2 + 1), of 500 rows.
+    assert found.partial_r2[0] == pytest.approx(0.156, abs=0.06)
+    assert 40 < found.effective_f[0] < 120
+
+
+def test_an_instrument_that_determines_the_action_is_warned_of():
+    rng = np.random.default_rng(0)
+    a = rng.uniform(1, 4, size=400)
+    with pytest.warns(UserWarning, match="the instruments determine the action .* made from the action"):
+        IVRegression(KernelCMR(n_folds=2)).fit(outcome=a + rng.normal(size=400), action=a, instruments=np.log(a))
 
 
 def test_two_actions_and_one_binary_instrument_are_warned_of():

@@ -13,6 +13,7 @@ import numpy as np
 from prudent.cmr._arrays import Matrix
 from prudent.cmr._base import regress_out_of_fold
 from prudent.cmr._folds import unseen_folds
+from prudent.cmr._report import permuted_instruments
 from prudent.errors import DataError
 
 # Residuals that stand for their law: quantiles of one column, draws of several.
@@ -30,13 +31,15 @@ class Atoms:
     """E[f(X) | c_i] = sum_q weight[i, q] f(value[i, q]).
 
     ``expected`` is the mean of every row by models that have not seen it, with one fold as well; ``without``
-    (2, n, d) twice the same when the instruments say nothing, with independent errors.
+    (2, n, d) twice the same when the instruments say no more than the context, with independent errors, and
+    ``shuffled`` when they say nothing at all.
     """
 
     value: np.ndarray
     weight: np.ndarray
     expected: Matrix
     without: np.ndarray
+    shuffled: np.ndarray
 
     def mean(self) -> Matrix:
         """Conditional mean of every column."""
@@ -70,12 +73,14 @@ def fit_atoms(
     """
     n = len(x)
     if x.shape[1] == 0:
-        return Atoms(np.zeros((n, 1, 0)), np.ones((n, 1)), np.zeros((n, 0)), np.zeros((2, n, 0)))
+        nothing = np.zeros((2, n, 0))
+        return Atoms(np.zeros((n, 1, 0)), np.ones((n, 1)), np.zeros((n, 0)), nothing, nothing)
     continuous = [j for j in range(x.shape[1]) if j not in discrete]
-    permuted = [permute(c, instruments, rng) for _ in range(N_PERMUTATIONS)]
+    permuted, blind = permuted_instruments(c, instruments, N_PERMUTATIONS, rng, groups)
     # With one fold the models have seen all rows: residuals would be too small, and strength too large.
     apart = folds if len(folds) > 1 else unseen_folds(n, rng, groups)
-    expected, without = np.zeros(x.shape), np.zeros((2, *x.shape))
+    expected = np.zeros(x.shape)
+    without, shuffled = np.zeros((2, *x.shape)), np.zeros((2, *x.shape))
     levels, level, probability = np.zeros((1, 0)), np.zeros(n, dtype=int), np.ones((n, 1))
     chances = probability
     if discrete:
@@ -92,10 +97,15 @@ def fit_atoms(
         probability = _simplex(predict(c))
         chances = _simplex(predict_apart(c))
         expected[:, discrete] = chances @ levels
-        without[:, :, discrete] = in_two_halves([_simplex(predict_apart(other)) @ levels for other in permuted])
+
+        def level_means(copies: list[Matrix]) -> np.ndarray:
+            return in_two_halves([_simplex(predict_apart(other)) @ levels for other in copies])
+
+        without[:, :, discrete] = level_means(permuted)
+        shuffled[:, :, discrete] = without[:, :, discrete] if blind is permuted else level_means(blind)
     if not continuous:
         value = np.broadcast_to(levels[None], (n, *levels.shape))
-        return Atoms(value, probability, expected, without)
+        return Atoms(value, probability, expected, without, shuffled)
 
     indicator = np.eye(len(levels)) if discrete else np.zeros((1, 0))
     given = np.hstack([c, indicator[level]])
@@ -121,11 +131,14 @@ def fit_atoms(
         values.append(value)
         mean = mean if apart is folds else predict_apart(at_level)
         expected[:, continuous] += chances[:, number, None] * (mean + scale * nodes.mean(axis=0))
-    without[:, :, continuous] = in_two_halves(
-        [predict_apart(np.hstack([other, indicator[level]])) for other in permuted]
-    )
+
+    def means(copies: list[Matrix]) -> np.ndarray:
+        return in_two_halves([predict_apart(np.hstack([other, indicator[level]])) for other in copies])
+
+    without[:, :, continuous] = means(permuted)
+    shuffled[:, :, continuous] = without[:, :, continuous] if blind is permuted else means(blind)
     weight = np.repeat(probability / len(nodes), len(nodes), axis=1)
-    return Atoms(np.concatenate(values, axis=1), weight, expected, without)
+    return Atoms(np.concatenate(values, axis=1), weight, expected, without, shuffled)
 
 
 def in_two_halves(means: list[Matrix]) -> np.ndarray:
@@ -167,10 +180,3 @@ def _scales(residual: Matrix, given: Matrix, groups: np.ndarray | None, rng: np.
 def _simplex(probability: Matrix) -> Matrix:
     probability = np.clip(probability, 1e-6, None)
     return probability / probability.sum(axis=1, keepdims=True)
-
-
-def permute(c: Matrix, instruments: list[int], rng: np.random.Generator) -> Matrix:
-    """``c`` with its instruments permuted among rows, jointly."""
-    copy = c.copy()
-    copy[:, instruments] = c[rng.permutation(len(c))][:, instruments]
-    return copy

@@ -10,7 +10,6 @@ context, so that what the context can explain is not credited to the action.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, numeric_columns
 from prudent.cmr._neural import Problem, choose_network
 from prudent.cmr._outcome import squared_loss
-from prudent.cmr._report import WEAK_F, Strength
 from prudent.cmr._second_stage import SecondStage
 from prudent.nn import FoldPlan, NetworkSpec, TrainConfig, apply_in_blocks, fit_folds
 from prudent.nn._crossfit import linear_predictions
@@ -92,11 +90,6 @@ def widened_range(y: Matrix) -> np.ndarray:
     """
     low, high = y.min(axis=0), y.max(axis=0)
     return np.stack([low - (high - low) / 2, high + (high - low) / 2])
-
-
-def is_weak(strength: Sequence[Strength]) -> bool:
-    """Whether the instruments hardly move any of the modelled columns."""
-    return bool(strength) and all(part.effective_f < WEAK_F for part in strength)
 
 
 def fit_context(

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
-from prudent.cmr._atoms import N_PERMUTATIONS, in_two_halves, permute
+from prudent.cmr._atoms import N_PERMUTATIONS, in_two_halves
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import Series
 from prudent.cmr._folds import cross_fit_folds, held_out_groups
@@ -27,7 +27,7 @@ from prudent.cmr._gp import (
     tune_kernel,
 )
 from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
-from prudent.cmr._report import Strength, r_squared, strengths
+from prudent.cmr._report import Strength, permuted_instruments, r_squared, strengths
 from prudent.cmr._tree_ensemble import TreeEnsemble
 from prudent.errors import DataError
 
@@ -118,7 +118,7 @@ class ControlFunction(MomentEstimator):
             first.prepare(problem.c, action, problem.groups)
             # A generator of its own: what is reported has no part in what is fitted.
             aside = np.random.default_rng([seed, 1])
-            permuted = [permute(problem.c, problem.instruments, aside) for _ in range(N_PERMUTATIONS)]
+            permuted, _ = permuted_instruments(problem.c, problem.instruments, N_PERMUTATIONS, aside, problem.groups)
             designs = [first.design, *(first.features(c) for c in permuted)]
             guesses = np.empty((len(designs), *action.shape))
             for rows, w in zip(folds, first.coefficients(folds), strict=True):

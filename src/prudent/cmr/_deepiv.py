@@ -21,7 +21,7 @@ from prudent.cmr._neural import (
     read_problem,
     single_fold_plan,
 )
-from prudent.cmr._report import FitReport, moment_of_mean, r_squared, strengths
+from prudent.cmr._report import FitReport, is_weak, moment_of_mean, r_squared, strengths
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
@@ -122,7 +122,7 @@ class DeepIV(NeuralEstimator):
     def _fit(
         self, y: Any, x: Any, c: Any, seed: int, groups: Any, candidates: list[Settings] | None = None
     ) -> "list[SecondStage]":
-        from prudent.cmr._baseline import fit_context, is_weak
+        from prudent.cmr._baseline import fit_context
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._second_stage import ScoreData, ScoreLoss, SecondStage, check_finite, score_arrays
         from prudent.nn import fit_folds
@@ -153,6 +153,7 @@ class DeepIV(NeuralEstimator):
                 ),
                 discrete=discrete,
                 instruments=instruments,
+                groups=problem.groups,
                 seed=law_seed,
                 progress=progress,
             )

@@ -25,7 +25,7 @@ from prudent.cmr._neural import (
     discrete_positions,
     read_problem,
 )
-from prudent.cmr._report import MAX_SPREAD, FitReport, measure_moment, moment_of_mean, r_squared, strengths
+from prudent.cmr._report import MAX_SPREAD, FitReport, is_weak, measure_moment, moment_of_mean, r_squared, strengths
 
 if TYPE_CHECKING:
     from prudent.cmr._second_stage import SecondStage
@@ -74,8 +74,8 @@ class NeuralReport(FitReport):
     With ``start="regression"`` the outcome of which ``outcome_r2`` speaks is what the regression leaves, and the moment
     leaks a little: the regressions of other folds have seen the audited rows. ``correction``, with
     ``start="tested"``, says whether the regression was corrected: "made", "straight" (linear in the given terms),
-    "not needed" or "diverged". Where no network corrects it, ``moment`` is that of what is returned, out of fold on all
-    rows.
+    "not needed" (or c is seen to move none of these terms) or "diverged". Where no network corrects it, ``moment`` is
+    that of what is returned, out of fold on all rows.
     """
 
     correction: str | None
@@ -118,9 +118,9 @@ class DMLCMR(NeuralEstimator):
         noise, but no error of a fit. With "observed" s is not fitted. Imitation chooses; otherwise the default is
         "fitted".
     correction_terms : callable, optional
-        With ``start="tested"``: maps rows of x to the terms (n, terms) in which a correction is tried first that is
-        linear in them. If the moment of that is not above zero by two standard errors, it is all the correction there
-        is. Imitation has the states and their innovations.
+        With ``start="tested"`` and two folds or more: maps rows of x to the terms (n, terms) in which a correction is
+        tried first that is linear in them. If the moment of that is not above zero by two standard errors, it is all
+        the correction there is. Imitation has the states and their innovations.
     draws : {2, 1}, default=2
         2 is the unbiased loss. 1 puts one draw of X inside the square, as the published code does; f is then shrunk.
         For comparisons only.
@@ -198,7 +198,7 @@ class DMLCMR(NeuralEstimator):
         candidates: list[Settings] | None = None,
         correction_rows: np.ndarray | None = None,
     ) -> "list[SecondStage]":
-        from prudent.cmr._baseline import fit_baseline, fit_context, is_weak, widened_range
+        from prudent.cmr._baseline import fit_baseline, fit_context, widened_range
         from prudent.cmr._law import LawSettings, discrete_columns, fit_law
         from prudent.cmr._outcome import fit_outcome, observed_outcome
         from prudent.cmr._second_stage import ScoreData, fit_second_stage
@@ -273,6 +273,7 @@ class DMLCMR(NeuralEstimator):
                 law_settings,
                 discrete=discrete,
                 instruments=instruments,
+                groups=groups,
                 seed=seeds[1],
                 progress=progress,
             )
@@ -280,9 +281,11 @@ class DMLCMR(NeuralEstimator):
             # Where there is nothing to find the measure is below zero, by what the search for it costs. What has been
             # corrected already is left alone unless it is clearly wrong: a network adds noise of its own.
             is_plain = moment is not None and not _speaks_against(moment, 1 if straight is None else 2)
+            # Where c is seen to move none of the terms, only the mean is corrected.
+            is_straight = straight is not None and straight.weight.any()
             correction = None
             if self.start == "tested":
-                correction = "made" if not is_plain else "not needed" if straight is None else "straight"
+                correction = "made" if not is_plain else "straight" if is_straight else "not needed"
             baseline_network = network if baseline is not None else None
             actual = x[plan.unseen.rows][:, modelled]
             unseen_groups = None if groups is None else groups[plan.unseen.rows]
@@ -328,7 +331,7 @@ class DMLCMR(NeuralEstimator):
                         "explain. Are some rows or groups unlike all others?",
                         stacklevel=3,
                     )
-                    function, is_plain, correction = baseline, True, "diverged" if straight is None else "straight"
+                    function, is_plain, correction = baseline, True, "straight" if is_straight else "diverged"
                 else:
                     moment = _audited_moment(audited, c, groups, seed)
         self.network_, self.function_, self.straight_ = network, function, straight
@@ -385,6 +388,12 @@ class DMLCMR(NeuralEstimator):
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
+        if self.correction_terms is not None and (self.start != "tested" or self.n_folds < 2):
+            raise ValueError(
+                "correction_terms are tried with start='tested' and two folds or more, which tell whether a correction "
+                f"is asked for; got start={self.start!r} and n_folds={self.n_folds}. Set these, or leave "
+                "correction_terms out."
+            )
 
     def _plan(self, n_rows: int, defaults: Defaults, rng: np.random.Generator, groups: Any) -> "FoldPlan":
         from prudent.nn import FoldPlan

@@ -38,7 +38,7 @@ from prudent.cmr._gp import (
 )
 from prudent.cmr._pairs import beside
 from prudent.cmr._problem import MAX_OWN, Problem, check_choice, check_count, params_from_json, simple_params
-from prudent.cmr._report import FitReport, facts_of_atoms
+from prudent.cmr._report import FitReport, facts_of_atoms, is_weak, strengths
 
 # Smallest length-scale of an action, in standard deviations of its law given the instruments.
 SHARPEST = 2.0
@@ -170,8 +170,11 @@ class KernelCMR(MomentEstimator):
             task.advance("action")
             s = _own_rows(by_fold, folds)
             self.context_, rest, s_rest = None, problem, s
-            share = _own_share(atoms)
-            if problem.known and share < MIN_SHARE:
+            share = _own_share(atoms, atoms.shuffled)
+            strength = strengths(problem.x[:, problem.modelled], atoms.expected, atoms.without, problem.groups)
+            # An instrument that the context predicts may have a share, and still say nothing of its own.
+            is_idle = _own_share(atoms, atoms.without) < MIN_SHARE and is_weak(strength)
+            if problem.known and (share < MIN_SHARE or is_idle):
                 self.context_ = ContextRegression.of(problem, self.n_landmarks, rng)
                 rest = dataclasses.replace(problem, y=problem.y - self.context_(problem.x))
                 by_fold = self._outcome(rest, folds, rng)[1]
@@ -402,11 +405,11 @@ def _own_rows(by_fold: list[Matrix], folds: list[np.ndarray]) -> Matrix:
     return result
 
 
-def _own_share(atoms: Atoms) -> float:
+def _own_share(atoms: Atoms, without: np.ndarray) -> float:
     """Share of the instruments in the variance of what is expected of a modelled column; the least of all columns."""
     if atoms.expected.shape[1] == 0:
         return 1.0
     # One of the two on each side: the noise of permutations would count as the instruments' own.
-    first, second = (atoms.expected - without for without in atoms.without)
+    first, second = (atoms.expected - blind for blind in without)
     own = np.mean((first - first.mean(axis=0)) * (second - second.mean(axis=0)), axis=0)
     return float(np.min(own / np.maximum(atoms.expected.var(axis=0), 1e-300)))

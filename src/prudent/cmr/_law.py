@@ -18,6 +18,7 @@ from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, is_discrete
 from prudent.cmr._atoms import in_two_halves
 from prudent.cmr._problem import MAX_OWN
+from prudent.cmr._report import permuted_instruments
 from prudent.errors import DataError
 from prudent.nn import (
     Categorical,
@@ -108,6 +109,7 @@ def fit_law(
     *,
     discrete: tuple[int, ...],
     instruments: list[int],
+    groups: np.ndarray | None,
     seed: int,
     progress: Progress | None,
 ) -> LawFit:
@@ -123,7 +125,7 @@ def fit_law(
         return LawFit(known[0], tuple(known[1:]), nothing[0], nothing, (), ())
     continuous = tuple(j for j in range(x.shape[1]) if j not in discrete)
     rng = np.random.default_rng(seed)
-    permuted = _permuted(c, instruments, np.random.default_rng(seed))
+    permuted, _ = permuted_instruments(c, instruments, N_PERMUTATIONS, np.random.default_rng(seed), groups)
     decays: list[float] = []
     unseen = plan.unseen
     expected = np.zeros((len(unseen.rows), x.shape[1]))
@@ -202,16 +204,6 @@ def _residual_coordinates(x: Matrix, c: np.ndarray) -> "Scaler | _Rotation":
     spread = np.maximum((standard @ axes).std(axis=0), 1e-6)
     inward = axes / spread / scaler.scale[:, None]
     return _Rotation(scaler.mean, inward, (axes * spread).T * scaler.scale)
-
-
-def _permuted(c: np.ndarray, instruments: list[int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Copies of ``c`` whose instruments are permuted among rows, jointly."""
-    copies = []
-    for _ in range(N_PERMUTATIONS):
-        copy = c.copy()
-        copy[:, instruments] = c[rng.permutation(len(c))][:, instruments]
-        copies.append(copy)
-    return copies
 
 
 def _check_levels(levels: np.ndarray) -> None:

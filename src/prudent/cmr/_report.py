@@ -1,12 +1,13 @@
 """Facts about a fit that every estimator with a law of X given C can give."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from prudent.cmr._arrays import Matrix
-from prudent.cmr._base import MIN_UNITS, MomentError, residual_moment
+from prudent.cmr._base import MIN_UNITS, MomentError, regress_out_of_fold, residual_moment
 
 if TYPE_CHECKING:
     from prudent.cmr._atoms import Atoms
@@ -17,6 +18,8 @@ WEAK_F = 10.0
 # f is of the order of the outcome's mean, and a correction of that of the residuals; with weak instruments it may vary
 # more, but beyond so many times as much it has run off.
 MAX_SPREAD = 5.0
+# An instrument of which the context predicts more than this share, out of fold, is permuted given the context.
+PREDICTED_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,19 +84,54 @@ def measure_moment(residual: Matrix, c: Matrix, groups: np.ndarray | None, seed:
     return residual_moment(residual, c, seed=seed, groups=groups)
 
 
+def permuted_instruments(
+    c: Matrix, instruments: list[int], count: int, rng: np.random.Generator, groups: np.ndarray | None
+) -> tuple[list[Matrix], list[Matrix]]:
+    """Copies of ``c`` whose instruments say no more than the context does; the same whose instruments say nothing.
+
+    Instruments are permuted among rows, jointly. In the first copies, what the context predicts of an instrument stays
+    in place: otherwise a model that leaves to such an instrument what the context explains would make it look strong.
+    Both are the same list where the context predicts nothing.
+    """
+    z = c[:, instruments]
+    orders = [rng.permutation(len(c)) for _ in range(count)]
+    nothing = [_with_columns(c, instruments, z[order]) for order in orders]
+    context = np.delete(c, instruments, axis=1)
+    n_units = len(c) if groups is None else len(np.unique(groups))
+    if context.shape[1] == 0 or n_units < MIN_UNITS:
+        return nothing, nothing
+    guess = regress_out_of_fold(z.astype(float), context, seed=0, n_folds=2, groups=groups)
+    is_predicted = np.mean((z - guess) ** 2, axis=0) < (1 - PREDICTED_SHARE) * z.var(axis=0)
+    if not is_predicted.any():
+        return nothing, nothing
+    expected = np.where(is_predicted, guess, 0.0)
+    return [_with_columns(c, instruments, expected + (z - expected)[order]) for order in orders], nothing
+
+
+def _with_columns(c: Matrix, columns: list[int], values: Matrix) -> Matrix:
+    copy = c.copy()
+    copy[:, columns] = values
+    return copy
+
+
 def strengths(
     actual: Matrix, predicted: Matrix, without: np.ndarray, groups: np.ndarray | None
 ) -> tuple[Strength, ...]:
     """Strength of the instruments for every action, given the context; unknown (NaN) with too few ``groups``.
 
     ``predicted`` is the out-of-fold mean of the actions, ``without`` (2, n, d) twice the same with the instruments
-    permuted, by independent permutations. Subtracting it on both sides removes what the context explains, which would
-    otherwise count as strength; a single one would count its own noise as strength.
+    permuted (:func:`permuted_instruments`), by independent permutations. Subtracting it on both sides removes what the
+    context explains, which would otherwise count as strength; a single one would count its own noise as strength.
     """
     columns = zip(actual.T, predicted.T, without[0].T, without[1].T, strict=True)
     if groups is not None and len(np.unique(groups)) < MIN_UNITS:
         return (Strength(float("nan"), float("nan")),) * actual.shape[1]
     return tuple(partial_strength(*parts, groups=groups) for parts in columns)
+
+
+def is_weak(strength: Sequence[Strength]) -> bool:
+    """Whether the instruments hardly move any of the modelled columns."""
+    return bool(strength) and all(part.effective_f < WEAK_F for part in strength)
 
 
 def partial_strength(

@@ -14,7 +14,8 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from prudent.envs._noise import Draw, NoiseQueue, check_count
+from prudent.envs._checks import check_count, check_started
+from prudent.envs._noise import Draw, NoiseQueue
 from prudent.errors import DataError
 
 NOISE_MODES = ("executed", "recorded")
@@ -140,6 +141,9 @@ class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
         for name, value in (("state_noise", state_noise), ("action_noise", action_noise)):
             if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
                 raise DataError(f"{name} must be a finite number that is not negative, got {value!r}.")
+        for name, given, form in (("u_o", u_o, "u_o(rng, n)"), ("apply", apply, "apply(action, u_o)")):
+            if given is not None and not callable(given):
+                raise DataError(f"{name} must be a function {form}, got {given!r}. Leave it out for the default.")
         if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
             raise DataError(
                 f"the observation space must be a flat Box, got {env.observation_space}. "
@@ -178,6 +182,7 @@ class ConfoundedWrapper(gymnasium.Wrapper, RecordConstructorArgs, Demonstrable):
 
     def step(self, action: np.ndarray):
         """Execute ``action`` under the disturbance, clipped to the action space."""
+        check_started(not np.isnan(self.u_e))
         space: Any = self.action_space
         executed = checked_action(self._apply(checked_action(action, space), self.u_o), space)
         state, reward, terminated, truncated, info = self.env.step(executed.astype(space.dtype))
@@ -253,6 +258,7 @@ class EpisodeBatch(VectorEnv):
 
     def step(self, actions: np.ndarray):
         """One step of every running episode; ``actions`` (n, action)."""
+        check_started(all(self._infos))
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         for i in np.flatnonzero(self.running):

@@ -39,7 +39,7 @@ class Expert:
 
     def act(self, expert_obs: np.ndarray) -> np.ndarray:
         """Actions in [-1, 1], for one observation or for a batch."""
-        obs, size = np.asarray(expert_obs), len(self.weights["mean"])
+        obs, size = np.atleast_1d(expert_obs), len(self.weights["mean"])
         if obs.shape[-1] != size:
             raise DataError(f"expert_obs must have {size} numbers, got {obs.shape[-1]}. Pass info['expert_obs'].")
         if np.isnan(obs).any():

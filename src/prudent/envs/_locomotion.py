@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from prudent.envs._checks import check_started
 from prudent.envs._confounded import Demonstrable, checked_action
 from prudent.envs._noise import NoiseQueue
 from prudent.errors import DataError
@@ -124,6 +125,7 @@ class ConfoundedLocomotion(gymnasium.Env, Demonstrable):
 
     def step(self, action: np.ndarray):
         """Execute ``action``, clipped to the action space."""
+        check_started(hasattr(self, "_odometer"))
         action = checked_action(action, self.action_space)
         target, x = self.u_o, float(self._base.data.qpos[0])
         self._advance(action)

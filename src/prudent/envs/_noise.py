@@ -1,20 +1,13 @@
 """Hidden noise of the confounded environments: means over a moving window of independent draws."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from prudent.errors import DataError
+from prudent.envs._checks import check_count
 
 # ``draw(rng, n)`` returns n independent values.
 Draw = Callable[[np.random.Generator, int], np.ndarray]
-
-
-def check_count(name: str, value: Any, least: int) -> None:
-    """Raise unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise DataError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 
 class NoiseQueue:

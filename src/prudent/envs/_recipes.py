@@ -86,12 +86,18 @@ class SpeedTracking:
 
     def __init__(self, robot: str, recipe: Recipe):
         horizons = np.resize(NOISE_HORIZONS, self.n_envs)
-        self.recipe, self.ignored = recipe, recipe.ignored
+        self.robot, self.recipe, self.ignored = robot, recipe, recipe.ignored
         self._envs = [ConfoundedLocomotion(robot, noise_horizon=int(k)) for k in horizons]
         self._judges = make_robots(robot, CURVE_EPISODES)
         self.obs_size = self._envs[0].expert_space.shape[0]
         self.action_size = self._envs[0].action_space.shape[0]
         self._noised, self._age = np.zeros(self.n_envs, bool), np.zeros(self.n_envs, int)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The robot and its recipe, but for the plan, which is the trainer's, and for how long to train."""
+        recipe = {name: value for name, value in vars(self.recipe).items() if name not in ("plan", "steps")}
+        return {"robot": self.robot, **recipe}
 
     def reset(self, rng: np.random.Generator) -> np.ndarray:
         """Start all episodes."""

@@ -17,8 +17,9 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from prudent.envs._checks import check_count, check_started
 from prudent.envs._confounded import Demonstrable, checked_action, read_reset
-from prudent.envs._noise import NoiseQueue, check_count
+from prudent.envs._noise import NoiseQueue
 
 DEMAND_WINDOW = 30
 COST_NOISE = 0.1
@@ -102,6 +103,7 @@ class TicketPricing(gymnasium.Env, Demonstrable):
 
     def step(self, action: np.ndarray):
         """Set the price; it is clipped to [-1, 1]."""
+        check_started(hasattr(self, "_s"))
         price = float(checked_action(action, self.action_space)[0])
         reward = -((self._s + self.u_o * price) ** 2)
         u_o = self.u_o
@@ -176,6 +178,7 @@ class TicketPricingBatch(VectorEnv, Demonstrable):
 
     def step(self, actions: np.ndarray):
         """One step of every running episode; ``actions`` (n, 1), clipped to [-1, 1]."""
+        check_started(hasattr(self, "_s"))
         price = checked_action(actions, self._batch_actions)[:, 0]
         u_o = self.u_o
         rewards = np.where(self.running, -((self._s + u_o * price) ** 2), 0.0)

@@ -55,6 +55,11 @@ class TrainingTask(Protocol):
     @property
     def n_envs(self) -> int: ...
     @property
+    def settings(self) -> dict[str, Any]:
+        """What the task depends on, for JSON: a run is resumed with the same."""
+        ...
+
+    @property
     def ignored(self) -> Sequence[int]:
         """Coordinates that the networks do not see."""
         ...
@@ -202,6 +207,7 @@ class Trainer:
         state = {
             "plan": dataclasses.asdict(self.plan),
             "seed": self.seed,
+            "task": self.task.settings,
             "block": self.block,
             "n_added": self.replay.n_added,
             "best_value": self.best_value,
@@ -214,7 +220,7 @@ class Trainer:
         os.replace(fresh, path)
 
     def restore(self, path: Path) -> None:
-        """Go on from a checkpoint of a run with the same plan and seed."""
+        """Go on from a checkpoint of a run with the same task, plan and seed."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -225,9 +231,11 @@ class Trainer:
             raise ModelFileError(f"{path} does not exist. Start without --resume.") from None
         except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as cause:
             raise ModelFileError(f"{path} is not a readable checkpoint ({cause}). Start without --resume.") from None
-        if _plan_from_json(state["plan"]) != self.plan or state["seed"] != self.seed:
+        differing = self._differing(state)
+        if differing:
             raise DataError(
-                f"{path} belongs to a run with other settings (seed {state['seed']}). Give the same, or start anew."
+                f"{path} belongs to a run with other settings: it differs in {'; '.join(differing)}. Give the same, or "
+                "start anew."
             )
         self.agent = _fill_leaves("agent", self.agent, arrays)
         self.best_actor = _fill_leaves("best", self.best_actor, arrays)
@@ -236,6 +244,17 @@ class Trainer:
         self.mean, self.scale = arrays["mean"], arrays["scale"]
         self.block, self.best_value = state["block"], state["best_value"]
         self.curve, self.seconds = state["curve"], state["seconds"]
+
+    def _differing(self, state: dict[str, Any]) -> list[str]:
+        """Settings in which this run is not that of a checkpoint, with both values where they are short."""
+        own = json.loads(json.dumps(self.task.settings))  # With lists for tuples, as in the file.
+        saved = state.get("task", {})
+        found = [f"{name} ({saved.get(name)} there, {own[name]} here)" for name in own if saved.get(name) != own[name]]
+        if state["seed"] != self.seed:
+            found.append(f"seed ({state['seed']} there, {self.seed} here)")
+        if _plan_from_json(state["plan"]) != self.plan:
+            found.append("plan")
+        return found
 
 
 def _plan_from_json(saved: dict[str, Any]) -> TrainingPlan | None:

@@ -1,6 +1,7 @@
 """What all imitators share: columns from windows, prediction, policy, saving."""
 
 import abc
+import copy
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -9,7 +10,7 @@ import numpy as np
 
 from prudent.cmr._arrays import as_matrix
 from prudent.cmr._base import check_seed
-from prudent.envs._noise import check_count
+from prudent.envs._checks import check_count
 from prudent.errors import DataError, NotFittedError
 from prudent.imitation._policy import HistoryPolicy
 from prudent.imitation._trajectory import check_trajectories
@@ -33,6 +34,13 @@ class Imitator(abc.ABC):
 
     def fit(self, trajectories: Any) -> Self:
         """Learn from demonstrations: a sequence of :class:`Trajectory`."""
+        # In a copy: a fit that fails leaves an earlier one as it was.
+        fitted = copy.copy(self)
+        fitted._fit(trajectories)
+        vars(self).update(vars(fitted))
+        return self
+
+    def _fit(self, trajectories: Any) -> None:
         check_seed(self.seed)
         found = check_trajectories(trajectories)
         self.n_observed_ = found[0].observations.shape[1]
@@ -53,9 +61,10 @@ class Imitator(abc.ABC):
         varying = varying_columns(x)
         if len(varying) == 0:
             raise DataError("observations never vary, so no policy can be learnt from them.")
+        if len(varying_columns(np.vstack([t.actions for t in found]))) == 0:
+            raise DataError("the recorded actions never vary: there is nothing to learn from them. Are they recorded?")
         self._learn(windows, x[:, varying])
         self.varying_ = varying
-        return self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._described()}), {'fitted' if hasattr(self, 'varying_') else 'not fitted'}"

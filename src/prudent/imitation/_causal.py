@@ -26,10 +26,8 @@ from sklearn.base import clone
 from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import shared_columns
 from prudent.cmr._base import MIN_UNITS, regress_out_of_fold
-from prudent.cmr._neural import check_counts
-from prudent.cmr._problem import check_choice
 from prudent.cmr._report import WEAK_F, FitReport, Strength, partial_strength
-from prudent.envs._noise import check_count
+from prudent.envs._checks import check_count
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, default_network
 from prudent.imitation._diagnosis import ImitationDiagnosis
@@ -116,14 +114,26 @@ class CausalImitation(Imitator):
         if self.policy_states is not None:
             check_count("policy_states", self.policy_states, 1)
         check_count("policy_actions", self.policy_actions, 0)
-        check_choice("correction", self.correction, tuple(STATES))
+        if self.correction not in list(STATES):
+            raise DataError(f"correction must be one of {', '.join(STATES)}, got {self.correction!r}.")
         if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
             raise TypeError(
                 f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}."
             )
+        if self.estimator is not None and self.estimator is getattr(self, "estimator_", None):
+            raise DataError(
+                "a loaded CausalImitation cannot be fitted: networks and training of its estimator are not saved, and "
+                f"others would take their place. Make a new one: CausalImitation(estimator, noise_horizon="
+                f"{self.noise_horizon})."
+            )
         if isinstance(self.estimator, DMLCMR):
             # Before its fit: what it leaves open is filled in by the number of folds.
-            check_counts(self.estimator, "n_folds")
+            check_count("n_folds", self.estimator.n_folds, 1)
+            if self.estimator.correction_terms is not None:
+                raise DataError(
+                    "correction_terms of DMLCMR are not for demonstrations: a policy with them cannot be saved. Leave "
+                    "them out; correction='straight' brings its own."
+                )
         if self.correction == "straight":
             self._check_straight(DMLCMR() if self.estimator is None else self.estimator)
         if self.window is not None:
@@ -144,8 +154,6 @@ class CausalImitation(Imitator):
         if estimator.start not in (None, "tested") or estimator.n_folds < 2:
             found = f"start={estimator.start!r} and n_folds={estimator.n_folds}"
             raise DataError(f"{rule}; it has {found}. Leave start out, and raise n_folds.")
-        if estimator.correction_terms is not None:
-            raise DataError("correction='straight' brings its own correction_terms. Leave those of DMLCMR out.")
         if self.policy_states == 1:
             raise DataError("correction='straight' needs policy_states of 2 or more: one state has no innovation.")
 
@@ -199,7 +207,7 @@ class CausalImitation(Imitator):
         if isinstance(n_folds, int | np.integer) and n_folds > 1 and n_episodes < 2 * n_folds:
             raise DataError(
                 f"n_folds={n_folds} needs at least two episodes per fold, got {n_episodes} episodes. Lower n_folds "
-                f"(--folds) to at most {n_episodes // 2}, or bring more episodes."
+                f"to at most {n_episodes // 2}, or bring more episodes."
             )
         if isinstance(estimator, DMLCMR):
             _fill_in(estimator, *x.shape, explained=lambda: _explained(y, c, windows.episode))
@@ -209,14 +217,20 @@ class CausalImitation(Imitator):
             # The steps that look back to the reset differ from all others, and have little history to judge by.
             before = windows.states.shape[1]
             settled = np.flatnonzero(windows.step >= before)
-            if len(settled) < MIN_SETTLED * len(windows):
+            n_long = len(np.unique(windows.episode[settled]))
+            # Its moment is measured on so many units; and more than a fold has, so that they are not all in one.
+            least = max(MIN_UNITS, -(-n_episodes // n_folds) + 1)
+            if len(settled) < MIN_SETTLED * len(windows) or n_long < least:
                 warnings.warn(
-                    f"no straight correction: only {len(settled)} of {len(windows)} steps have {before} before them in "
-                    "their episode. Bring longer episodes.",
-                    stacklevel=3,
+                    f"no straight correction: only {len(settled)} of {len(windows)} steps, in {n_long} episodes, have "
+                    f"{before} before them in their episode; {MIN_SETTLED:.0%} of the steps and {least} episodes are "
+                    "needed. Bring longer episodes.",
+                    stacklevel=4,
                 )
             else:
-                estimator.correction_terms = Innovations.fit(windows, columns, self.view_, seed=int(self.seed))
+                estimator.correction_terms = Innovations.fit(
+                    windows, columns, self.view_, seed=int(self.seed), show_progress=estimator.show_progress
+                )
                 more["correction_rows"] = settled
         fitted: Any = estimator.fit(y, x, c, seed=int(self.seed), groups=windows.episode, **more)
         self.estimator_ = fitted
@@ -230,7 +244,7 @@ class CausalImitation(Imitator):
             warnings.warn(
                 "this policy is plain cloning, for want of evidence: the moment does not even tell a constant action "
                 f"from the expert (squared moment {self.diagnosis_.moment_of_mean}). Bring more episodes.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def diagnose(self) -> ImitationDiagnosis:
@@ -244,15 +258,15 @@ class CausalImitation(Imitator):
             warnings.warn(
                 f"the strength of the instrument is unknown: fewer than {MIN_UNITS} episodes have steps beyond "
                 f"{self.noise_horizon}. Bring more or longer episodes.",
-                stacklevel=4,
+                stacklevel=5,
             )
         weak = [f for f in known if f < WEAK_F]
         if weak:
             warnings.warn(
                 f"weak instrument: the history up to t - {self.noise_horizon} hardly moves {len(weak)} of the "
-                f"{len(known)} columns that the policy sees and it does not know (smallest effective F "
+                f"{len(known)} columns that the policy sees and the history does not hold (smallest effective F "
                 f"{min(weak):.1f}, below {WEAK_F:.0f}). The policy may be far off; is a smaller noise_horizon safe?",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _evaluate(self, x: np.ndarray) -> np.ndarray:
@@ -283,7 +297,7 @@ class CausalImitation(Imitator):
             restored: Any = self.estimator_
             restored.straight_ = replace(restored.straight_, terms=terms)
         self.diagnosis_ = ImitationDiagnosis.from_json(record["diagnosis"])
-        self.estimator = self.estimator_
+        self.estimator = self.estimator_  # It tells that the model was loaded: a fit takes a copy.
 
 
 def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable[[], float]) -> None:

@@ -10,7 +10,7 @@ from prudent.cmr._arrays import Scaler
 from prudent.cmr._folds import held_out_splits
 from prudent.cmr._outcome import squared_loss
 from prudent.cmr._second_stage import SecondStage
-from prudent.envs._noise import check_count
+from prudent.envs._checks import check_count
 from prudent.imitation._base import NetworkImitator, default_network
 from prudent.imitation._windows import View, Windows
 from prudent.nn import NetworkSpec, TrainConfig, TrainLog, fit_stack, stack_networks

@@ -6,14 +6,15 @@ Steps that an episode misses because it ended count as reward 0.
 """
 
 import dataclasses
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from prudent.cmr._base import check_seed
-from prudent.envs._noise import check_count
+from prudent.envs._checks import check_count
 from prudent.errors import DataError
 from prudent.imitation._rollout import (
     EVALUATION,
@@ -31,6 +32,10 @@ from prudent.imitation._rollout import (
 # Episodes from which the best history-free policy is learnt, and cells of the state in which it is constant. By
 # symmetry it is zero for k = 1 and small for others, so that the means of the cells must have little noise.
 FREE_EPISODES, FREE_CELLS = 400, 20
+# Reference lines, and steps of the first episode, that tell environments apart: together they meet all that any line
+# depends on, the dynamics, the reward, the expert and the hidden noise. Few steps with the expert: on another machine
+# rounding errors of its network would grow.
+TELLING = {"random": 500, "noised expert": 20}
 
 # An actor maps (observations, expert's actions, recorded expert's actions) of a batch to actions; it is started with
 # the seeds of the batch's episodes.
@@ -66,6 +71,8 @@ class Evaluation(Result):
     seed: int
     environment: str
     """The environment with its settings."""
+    first_episode: tuple[float, ...] = dataclasses.field(repr=False, compare=False)
+    """Rewards and errors of two reference lines in the first episode, by which the environment is known again."""
     references: dict[str, Result] = dataclasses.field(hash=False)
 
     def rows(self) -> list[list[Any]]:
@@ -115,12 +122,13 @@ def evaluate(
     expert : callable, optional
         Actions (n, a) from ``info["expert_obs"]`` of a batch, (n, d); by default the environment's own.
     beside : Evaluation, optional
-        Of another policy in the same environment with the same episodes, steps and seed, and its own expert: the
-        reference lines are taken over, which are most of the work.
+        Of another policy in the same environment with the same episodes, steps, seed and expert: the
+        reference lines are taken over, which are most of the work. Two of them run one episode again: what the
+        environment does must be the same, whatever it is called.
     """
     check_seed(seed)
     check_count("episodes", episodes, 1)
-    start = _start_policy(policy)
+    start = start_policy(policy)
     env = make_env(env)
     space: Any = env.action_space
     if not space.is_bounded():
@@ -132,26 +140,32 @@ def evaluate(
     steps = check_steps(env, steps)
     protocol: dict[str, Any] = {"episodes": int(episodes), "steps": int(steps), "seed": int(seed)}
     protocol["environment"] = _describe(env, "its own expert" if expert is None else "an expert that was given")
+    seeds, starts = episode_seeds(seed, EVALUATION, episodes), _references(env, judge, seed=seed, steps=steps)
+    first = tuple(
+        value.item()
+        for name, most in TELLING.items()
+        for value in _roll_out(env, judge, starts[name], seeds[:1], min(steps, most))
+    )
     if beside is not None:
-        differing = [name for name, value in protocol.items() if getattr(beside, name) != value]
-        if expert is not None or differing:
-            raise DataError(
-                "beside must be an evaluation with the same episodes, steps and seed in the same environment, whose "
-                f"own expert is the judge; it differs in {', '.join(differing) or 'the expert'}. Leave beside out."
-            )
-    seeds = episode_seeds(seed, EVALUATION, episodes)
+        _check_beside(beside, protocol, first)
 
     def result(start: Start) -> Result:
         return _summarise(*_roll_out(env, judge, start, seeds, steps))
 
     references = {} if beside is None else dict(beside.references)
     if not references:
-        starts = _references(env, judge, seed=seed, steps=steps)
         references = {name: result(start) for name, start in starts.items()}
         references = {name: _scored(line, references) for name, line in references.items()}
+    random, best = references["random"].reward, references["expert"].reward
+    if not best > random:
+        warnings.warn(
+            f"no score: it needs an expert that earns more than random actions, which have {random:.4g} per step, and "
+            f"this one has {best:.4g}. Is it the right expert, and is a larger reward better?",
+            stacklevel=2,
+        )
     own = _scored(result(start), references)
     fields = {f.name: getattr(own, f.name) for f in dataclasses.fields(Result)}
-    return Evaluation(**fields, **protocol, references=references)
+    return Evaluation(**fields, **protocol, first_episode=first, references=references)
 
 
 def _describe(env: gymnasium.Env, judge: str) -> str:
@@ -159,17 +173,24 @@ def _describe(env: gymnasium.Env, judge: str) -> str:
     return ", ".join([str(env), *(f"{name}={value}" for name, value in sorted(settings.items())), judge])
 
 
-def act_of(policy: Any) -> Callable[..., Any]:
-    """What a policy does with a batch of observations."""
+def _check_beside(beside: Evaluation, protocol: dict[str, Any], first: tuple[float, ...]) -> None:
+    """Refuse reference lines of other episodes, or of an environment that is or does something else."""
+    differing = [name for name, value in protocol.items() if getattr(beside, name) != value]
+    if not differing and not np.allclose(beside.first_episode, first, rtol=1e-4):
+        differing = ["what the environment or the expert does in the first episode"]
+    if differing:
+        raise DataError(
+            "beside must be an evaluation with the same episodes, steps and seed in the same environment, judged by "
+            f"the same expert; it differs in {', '.join(differing)}. Leave beside out."
+        )
+
+
+def start_policy(policy: Any) -> Start:
+    """A policy as an actor, which begins its episodes anew."""
     act = policy.act if hasattr(policy, "act") else policy
     if not callable(act):
         cure = " Give its policy()." if hasattr(policy, "policy") else ""
         raise TypeError(f"policy must be callable or have act(observations), got {type(policy).__name__}.{cure}")
-    return act
-
-
-def _start_policy(policy: Any) -> Start:
-    act = act_of(policy)
 
     def start(seeds: list[int]) -> Actor:
         if hasattr(policy, "reset"):
@@ -202,7 +223,8 @@ def _references(env: gymnasium.Env, judge: Expert, *, seed: int, steps: int) -> 
     tickets = plain_tickets(env)
     # In a closed loop a policy meets other states than the expert, where the expert's mean action is not the best one.
     if tickets is not None and not tickets.closed_loop:
-        starts["best history-free"] = constant(_history_free(env, judge, seed=seed, steps=steps))
+        # Learnt only where it runs: not beside an evaluation that has it.
+        starts["best history-free"] = lambda seeds: _history_free(env, judge, seed=seed, steps=steps)
     return starts
 
 
@@ -223,6 +245,40 @@ def _history_free(env: gymnasium.Env, judge: Expert, *, seed: int, steps: int) -
     return lambda obs, wanted, recorded: means[np.searchsorted(edges, obs)]
 
 
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of a batch of episodes: which still ran, the expert's actions and the actor's (n, a), rewards (n,)."""
+
+    running: np.ndarray
+    wanted: np.ndarray
+    action: np.ndarray
+    clipped: np.ndarray
+    """What was executed: the action within the action space."""
+    reward: np.ndarray
+
+
+def run_steps(batch: Any, judge: Expert, start: Start, seeds: list[int], steps: int) -> Iterator[Step]:
+    """Start a batch and an actor and let them run, until all episodes have ended or for ``steps`` steps."""
+    space = batch.single_action_space
+    obs, info = batch.reset(seed=seeds)
+    actor = start(seeds)
+    for _ in range(steps):
+        running = batch.running.copy()
+        if not running.any():
+            return
+        wanted = expert_actions(judge, info["expert_obs"], batch)
+        action = actor(obs, wanted, batch.demonstrate(wanted)[0])
+        if action.shape != wanted.shape or not np.isfinite(action).all():
+            what = action.shape if action.shape != wanted.shape else "NaN or infinity"
+            raise DataError(
+                f"the policy must give finite actions of shape {wanted.shape} for observations of shape "
+                f"{obs.shape}, got {what}. It is asked for all episodes at once."
+            )
+        clipped = np.clip(action, space.low, space.high)
+        obs, reward, _, _, info = batch.step(clipped)
+        yield Step(running, wanted, action, clipped, reward)
+
+
 def _roll_out(
     env: gymnasium.Env, judge: Expert, start: Start, seeds: list[int], steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -234,27 +290,13 @@ def _roll_out(
         n = batch.num_envs
         own = seeds[done : done + n]
         done += n
-        obs, info = batch.reset(seed=own)
-        actor = start(own)
         reward, error, raw_error, taken = (np.zeros(n) for _ in range(4))
-        for _ in range(steps):
-            running = batch.running.copy()
-            if not running.any():
-                break
-            wanted = expert_actions(judge, info["expert_obs"], batch)
-            action = actor(obs, wanted, batch.demonstrate(wanted)[0])
-            if action.shape != wanted.shape or not np.isfinite(action).all():
-                what = action.shape if action.shape != wanted.shape else "NaN or infinity"
-                raise DataError(
-                    f"the policy must give finite actions of shape {wanted.shape} for observations of shape "
-                    f"{obs.shape}, got {what}. It is asked for all episodes at once."
-                )
-            clipped, best = (np.clip(a, space.low, space.high) for a in (action, wanted))
-            error += running * np.mean((clipped - best) ** 2, axis=1)
-            raw_error += running * np.mean((action - wanted) ** 2, axis=1)
-            taken += running
-            obs, step_reward, _, _, info = batch.step(clipped)
-            reward += step_reward
+        for step in run_steps(batch, judge, start, own, steps):
+            best = np.clip(step.wanted, space.low, space.high)
+            error += step.running * np.mean((step.clipped - best) ** 2, axis=1)
+            raw_error += step.running * np.mean((step.action - step.wanted) ** 2, axis=1)
+            taken += step.running
+            reward += step.reward
         rewards.append(reward / steps)
         errors.append(error / taken)
         raw_errors.append(raw_error / taken)
@@ -274,8 +316,8 @@ def _scored(result: Result, references: dict[str, Result]) -> Result:
     """The result with its place between random actions and the expert."""
     random, expert = references["random"], references["expert"]
     scale = expert.reward - random.reward
-    if not scale:
-        return result  # Where random actions earn as much as the expert there is no scale.
+    if not scale > 0:
+        return result  # Where random actions earn as much as the expert, or more, there is no scale.
     score, n = (result.reward - random.reward) / scale, len(result.rewards)
     # The score is a ratio of means over the same episodes: to first order, the mean of these.
     own, low, high = (np.array(line.rewards) for line in (result, random, expert))

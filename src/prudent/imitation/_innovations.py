@@ -38,14 +38,16 @@ class Innovations:
     fixed: np.ndarray
 
     @classmethod
-    def fit(cls, windows: Windows, columns: np.ndarray, view: View, *, seed: int) -> "Innovations":
+    def fit(
+        cls, windows: Windows, columns: np.ndarray, view: View, *, seed: int, show_progress: bool | None = None
+    ) -> "Innovations":
         """Learn to predict states from the steps that have as many before them; ``columns`` are all of the view's."""
         d, varying = windows.states.shape[2], varying_columns(columns)
         memory = min(MEMORY, view.n_states - 1)
         rows = np.flatnonzero(windows.step >= memory)
         newest, before = columns[rows, :d], columns[rows, d : (1 + memory) * d]
         network = default_network(before.shape[1])
-        with Progress(None) as progress:
+        with Progress(show_progress) as progress:
             function, _ = fit_networks(
                 newest,
                 before,

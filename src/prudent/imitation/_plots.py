@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prudent.cmr._base import check_seed
-from prudent.envs._noise import check_count
+from prudent.envs._checks import check_count
 from prudent.errors import DataError
-from prudent.imitation._evaluate import act_of
-from prudent.imitation._rollout import EVALUATION, Expert, batches, episode_seeds, expert_actions, find_expert, make_env
+from prudent.imitation._evaluate import run_steps, start_policy
+from prudent.imitation._rollout import EVALUATION, Expert, batches, episode_seeds, find_expert, make_env
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,26 +45,13 @@ def plot_rollout(
         len(policies) + 1, 1, figsize=(8, 1.9 * (len(policies) + 1)), sharex=True, layout="constrained"
     )
     for ax, (name, policy) in zip(axes, policies.items(), strict=False):
-        batch = next(batches(env, 1))
-        obs, info = batch.reset(seed=episode_seeds(seed, EVALUATION, 1))
-        if hasattr(policy, "reset"):
-            policy.reset()
-        act = act_of(policy)
-        taken, wanted, rewards = [], [], []
-        for _ in range(steps):
-            if not batch.running.any():
-                break
-            expert_action = expert_actions(judge, info["expert_obs"], batch)
-            action = np.clip(act(obs), batch.single_action_space.low, batch.single_action_space.high)
-            taken.append(action[0, column])
-            wanted.append(expert_action[0, column])
-            obs, reward, _, _, info = batch.step(action)
-            rewards.append(reward[0])
-        ax.plot(wanted, color="black", linewidth=1, label="expert, at these states")
-        ax.plot(taken, color="tab:blue", linewidth=1.2, label="policy")
+        batch, seeds = next(batches(env, 1)), episode_seeds(seed, EVALUATION, 1)
+        run = list(run_steps(batch, judge, start_policy(policy), seeds, steps))
+        ax.plot([step.wanted[0, column] for step in run], color="black", linewidth=1, label="expert, at these states")
+        ax.plot([step.clipped[0, column] for step in run], color="tab:blue", linewidth=1.2, label="policy")
         ax.set_ylabel(f"action {column}")
         ax.set_title(name, loc="left", fontsize=10)
-        axes[-1].plot(np.cumsum(rewards), linewidth=1.2, label=name)
+        axes[-1].plot(np.cumsum([step.reward[0] for step in run]), linewidth=1.2, label=name)
     # Above the axes: the curves fill them.
     axes[0].legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
     axes[-1].set(xlabel="step", ylabel="total reward")

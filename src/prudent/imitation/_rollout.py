@@ -17,8 +17,8 @@ from prudent.envs import (
     TicketPricingBatch,
     load_expert,
 )
+from prudent.envs._checks import check_count
 from prudent.envs._confounded import check_confounded
-from prudent.envs._noise import check_count
 from prudent.errors import DataError
 from prudent.imitation._trajectory import Trajectory
 
@@ -30,6 +30,8 @@ STEPS = 500
 DEMONSTRATION, EVALUATION, REFERENCE = 0, 1, 2
 # What gymnasium.make puts around every environment.
 STANDARD_WRAPPERS = (TimeLimit, OrderEnforcing, PassiveEnvChecker)
+# Wrappers that an episode leaves as it found them. Others may have learnt something, which a copy would not know.
+STATELESS_WRAPPERS = (*STANDARD_WRAPPERS, ConfoundedWrapper)
 
 
 def make_env(env: Any, **settings: Any) -> gymnasium.Env:
@@ -78,7 +80,7 @@ def batches(env: gymnasium.Env, episodes: int) -> Iterator[Any]:
             max_episode_steps=time_limit(env),
         )
         return
-    if env.spec is not None:
+    if env.spec is not None and _has_only(env, STATELESS_WRAPPERS):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*is out of date.*")
             try:
@@ -99,10 +101,15 @@ def _wrappers(env: gymnasium.Env) -> Iterator[gymnasium.Wrapper]:
         env = env.env
 
 
+def _has_only(env: gymnasium.Env, kinds: tuple[type, ...]) -> bool:
+    """Whether all wrappers of an environment are of the given kinds."""
+    return all(type(w) in kinds for w in _wrappers(env))
+
+
 def plain_tickets(env: gymnasium.Env) -> TicketPricing | None:
     """The ticket pricing inside, if nothing around it changes what it does."""
     plain = env.unwrapped
-    if type(plain) is TicketPricing and all(type(w) in STANDARD_WRAPPERS for w in _wrappers(env)):
+    if type(plain) is TicketPricing and _has_only(env, STANDARD_WRAPPERS):
         return plain
     return None
 

@@ -41,7 +41,7 @@ class Trajectory:
                 f"an episode of {len(actions)} actions needs {len(actions) + 1} observations, one more than actions, "
                 f"got {len(observations)}. Add the observation after the last action, or drop the last action."
             )
-        hidden = {name: np.array(values, dtype=float) for name, values in self.hidden.items()}
+        hidden = _hidden_arrays("hidden", self.hidden)
         for name, values in hidden.items():
             if values.ndim == 0 or len(values) not in (len(actions), len(observations)):
                 raise DataError(f"hidden variable {name!r} must have a row per step, got shape {values.shape}.")
@@ -66,16 +66,34 @@ class Trajectory:
         return f"Trajectory({len(self)} steps, {seen} observed columns, {done} action columns)"
 
 
+def _hidden_arrays(what: str, hidden: Any) -> dict[str, np.ndarray]:
+    """Hidden variables as new arrays of numbers."""
+    if not isinstance(hidden, Mapping):
+        raise DataError(
+            f"{what} must be a dict of names and values, got {type(hidden).__name__}. Give {{name: values}}."
+        )
+    arrays = {}
+    for name, values in hidden.items():
+        try:
+            arrays[name] = np.array(values, dtype=float)
+        except (TypeError, ValueError) as cause:
+            raise DataError(
+                f"hidden variable {name!r} must be an array of numbers, got {type(values).__name__} ({cause}). Leave "
+                "it out, or encode it as numbers."
+            ) from None
+    return arrays
+
+
 def check_trajectories(trajectories: Any) -> list[Trajectory]:
     """A non-empty list of trajectories with equal columns."""
-    if isinstance(trajectories, Trajectory):
+    if isinstance(trajectories, Trajectory) or not np.iterable(trajectories):
         trajectories = [trajectories]
     found = list(trajectories)
     for item in found:
         if not isinstance(item, Trajectory):
             raise TypeError(
                 f"demonstrations must be Trajectory records, got {type(item).__name__}. "
-                "Make them with prudent.imitation.from_arrays or from_minari."
+                "Make them with prudent.imitation.from_arrays, from_minari or load_trajectories."
             )
     if not found:
         raise DataError("at least one trajectory is needed, got none.")
@@ -97,6 +115,14 @@ def from_arrays(
     An array of shape (episodes, T + 1, d) does, too. ``hidden`` has one such sequence per variable; ``terminated`` says
     which episodes ended by themselves.
     """
+    if getattr(observations, "ndim", 0) == getattr(actions, "ndim", 0) == 2:
+        # One episode (T, d) looks like T episodes of one column, and often has the lengths of such.
+        raise DataError(
+            "observations and actions must have one array per episode, got two tables, of shapes "
+            f"{np.shape(observations)} and {np.shape(actions)}, that may be one episode. A single episode: "
+            "from_arrays([observations], [actions]); episodes of one column: from_arrays(list(observations), "
+            "list(actions))."
+        )
     if len(observations) != len(actions):
         raise DataError(
             f"observations and actions must have one array per episode, got {len(observations)} and {len(actions)}. A "
@@ -128,7 +154,16 @@ def from_minari(dataset: "minari.MinariDataset | str") -> list[Trajectory]:
 
     Per-step numbers under ``infos["hidden"]`` become hidden variables.
     """
+    from gymnasium.spaces import Discrete, MultiDiscrete
+
     found = _load_minari(dataset) if isinstance(dataset, str) else dataset
+    if not hasattr(found, "iterate_episodes"):
+        raise DataError(f"dataset must be a Minari dataset or its id, got {type(found).__name__}.")
+    if isinstance(found.action_space, Discrete | MultiDiscrete):
+        raise DataError(
+            f"actions must be continuous, got {found.action_space}: a mean of their numbers is no action. Bring "
+            "demonstrations with a Box action space."
+        )
     trajectories = []
     for episode in found.iterate_episodes():
         if isinstance(episode.observations, dict | tuple) or isinstance(episode.actions, dict | tuple):
@@ -139,8 +174,9 @@ def from_minari(dataset: "minari.MinariDataset | str") -> list[Trajectory]:
         steps = len(episode.actions)
         observations = np.asarray(episode.observations, dtype=float).reshape(len(episode.observations), -1)
         actions = np.asarray(episode.actions, dtype=float).reshape(steps, -1)
-        hidden = episode.infos.get("hidden", {}) if isinstance(episode.infos, dict) else {}
-        hidden = {name: _without_filling(values, steps) for name, values in hidden.items()}
+        recorded = episode.infos.get("hidden", {}) if isinstance(episode.infos, dict) else {}
+        arrays = _hidden_arrays("infos['hidden']", recorded)
+        hidden = {name: _without_filling(values, steps) for name, values in arrays.items()}
         terminated = bool(steps and np.asarray(episode.terminations)[-1])
         trajectories.append(_episode(len(trajectories), observations, actions, hidden, terminated=terminated))
     return check_trajectories(trajectories)
@@ -156,10 +192,9 @@ def _load_minari(name: str) -> Any:
         ) from None
 
 
-def _without_filling(values: Any, steps: int) -> np.ndarray:
+def _without_filling(values: np.ndarray, steps: int) -> np.ndarray:
     """A hidden variable without the last value that :func:`to_minari` adds to one that was recorded per action."""
-    values = np.asarray(values, dtype=float)
-    return values[:steps] if len(values) == steps + 1 and np.isnan(values[steps]).all() else values
+    return values[:steps] if values.shape[:1] == (steps + 1,) and np.isnan(values[steps]).all() else values
 
 
 def to_minari(

@@ -11,6 +11,9 @@ from prudent.cmr._controlfunction import ControlReport
 from prudent.cmr._report import FitReport, table_text
 from prudent.cmr._twostage import TwoStageReport
 
+# Where instruments explain so much of an action's free variation, nothing is left that they could be free of.
+DETERMINED = 0.999
+
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
@@ -97,9 +100,8 @@ class Diagnosis:
             verdict = "weak: do not trust the effect" if f < 10 else "moderate" if f < 23.1 else "strong"
             verdict = "not measured: too few groups" if np.isnan(f) else verdict
             table.append((f"instrument strength, {name}: {self.strength_measure}", f"{f:.1f}", verdict))
-            table.append(
-                (f"instrument strength, {name}: partial R2", f"{r2:.3f}", "share of the action's free variation")
-            )
+            share = "share of the action's free variation" if r2 < DETERMINED else "all of it: a plain regression"
+            table.append((f"instrument strength, {name}: partial R2", f"{r2:.3f}", share))
         for name, r2 in zip(self.action_names, self.action_r2, strict=False):
             table.append((f"action model, {name}: R2 out of fold", f"{r2:.3f}", "instruments and context together"))
         for number, r2 in enumerate(self.outcome_r2):

@@ -23,7 +23,7 @@ from prudent.cmr._report import WEAK_F
 from prudent.cmr._support import Support
 from prudent.cmr._twostage import TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
-from prudent.iv._diagnosis import Diagnosis
+from prudent.iv._diagnosis import DETERMINED, Diagnosis
 from prudent.iv._policy import Policy
 from prudent.iv._value import PolicyValue, policy_value
 
@@ -89,7 +89,7 @@ class IVRegression:
         groups = read_groups(data, groups)
         check_enough(len(matrices["outcome"]))
         check_varying(roles, matrices, REQUIRED)
-        _check_instruments(roles, matrices)
+        closest = _check_instruments(roles, matrices)
         context_matrix = matrices.get("context", np.empty((len(matrices["outcome"]), 0)))
         image = None
         if images is not None:
@@ -143,6 +143,13 @@ class IVRegression:
             warnings.warn(
                 f"weak instrument: {self.diagnosis_.strength_measure} = {self.diagnosis_.weakest_f:.1f}, below "
                 f"{WEAK_F:.0f}. The effect may be far off; see diagnose().",
+                stacklevel=2,
+            )
+        least = min(self.diagnosis_.partial_r2, default=0.0)
+        if least >= DETERMINED and closest <= NEARLY_THE_ACTION:
+            warnings.warn(
+                f"the instruments determine the action (partial R2 {least:.4f}): they are as confounded as it is, and "
+                "the effect is that of a plain regression. Was an instrument made from the action?",
                 stacklevel=2,
             )
         return self
@@ -329,8 +336,11 @@ class IVRegression:
         return self.context_
 
 
-def _check_instruments(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
-    """Refuse instruments that are the action itself, and warn of those that cannot tell its columns apart."""
+def _check_instruments(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> float:
+    """Refuse instruments that are the action itself, and warn of those that cannot tell its columns apart.
+
+    Returns how close they come to the action: the largest correlation of the column that is least like any of them.
+    """
     action, z = matrices["action"], matrices["instruments"]
     likeness = np.abs(np.corrcoef(action.T, z.T)[: action.shape[1], action.shape[1] :])
     # One column that nothing confounds may instrument itself, and a level may be taken by all who are assigned to it.
@@ -359,3 +369,4 @@ def _check_instruments(roles: dict[str, Role], matrices: dict[str, np.ndarray]) 
             "effects at most, however strong each one's F is. Bring more instruments, or fewer actions.",
             stacklevel=3,
         )
+    return closest
