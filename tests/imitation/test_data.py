@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from prudent import DataError
 from prudent.imitation import (
@@ -64,6 +65,13 @@ def test_one_episode_is_not_taken_for_many():
     assert len(from_arrays(observations[..., None], actions)) == 6
 
 
+def test_discrete_actions_are_no_numbers():
+    with pytest.raises(DataError, match=r"actions must be continuous, got Discrete\(2\)"):
+        from_minari(SimpleNamespace(iterate_episodes=list, action_space=Discrete(2)))
+    with pytest.raises(DataError, match="a Minari dataset or its id, got int"):
+        from_minari(3)
+
+
 def test_hidden_variables_are_numbers_with_names():
     for hidden, message in (
         ([1, 2], "hidden must be a dict of names and values, got list"),
@@ -73,6 +81,8 @@ def test_hidden_variables_are_numbers_with_names():
             Trajectory(np.zeros(3), np.zeros(2), hidden)
 
     class Dataset:
+        action_space = Box(-1, 1)
+
         def __init__(self, hidden):
             self.hidden = hidden
 
