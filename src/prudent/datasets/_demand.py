@@ -122,7 +122,10 @@ def demand_grid(convention: str = "normalised") -> tuple[np.ndarray, np.ndarray,
 
 
 def demand_error(model: Any, *, convention: str = "normalised") -> float:
-    """Mean squared error of ``model.effect`` on the test grid, against the noise-free truth."""
+    """Mean squared error of ``model.effect`` on the test grid, against the noise-free truth.
+
+    ``convention`` is that of the data that the model was fitted on.
+    """
     action, context, truth = demand_grid(convention)
     return float(np.mean((np.asarray(model.effect(action, context)).reshape(-1) - truth) ** 2))
 
