@@ -96,7 +96,12 @@ def effect(
         raise DataError(f"Name the context: --context with values for {fitted.roles_['context'].names}.")
     warn_outside(fitted.roles_["action"], fitted.action_range_, actions)
     values = fitted.effect(actions, parse_values(context) or None)
-    show(f"effect of {name} in this context; intervals: prudent iv value", [name, "effect"], pair_rows(actions, values), as_json=as_json)
+    show(
+        f"effect of {name} in this context; intervals: prudent iv value",
+        [name, "effect"],
+        pair_rows(actions, values),
+        as_json=as_json,
+    )
 
 
 @app.command()
