@@ -18,6 +18,12 @@ def data():
     return datasets.make_demand_images(300, seed=1000, images="digits")
 
 
+@pytest.fixture(scope="module")
+def enough():
+    """Two columns in waves need 500 rows."""
+    return datasets.make_demand_images(500, seed=1000, images="digits")
+
+
 def test_features_tell_digits_apart():
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
@@ -83,26 +89,26 @@ def test_model_with_an_image(data, quick_estimator, tmp_path):
 
 
 @pytest.mark.slow  # Minutes of compilation for what a network sees.
-def test_default_networks_see_waves_of_time_and_not_of_features(data):
+def test_default_networks_see_waves_of_time_and_not_of_features(enough):
     from prudent.cmr import DMLCMR
     from prudent.nn import TrainConfig
 
     brief = TrainConfig(batch_size=16, max_steps=4, evaluate_every=2)
     estimator = DMLCMR(n_folds=2, n_repeats=1, n_functions=1, n_components=2, train=brief, function_train=brief)
-    model = IVRegression(estimator, seed=0).fit(**data.roles())
+    model = IVRegression(estimator, seed=0).fit(**enough.roles())
     assert model.estimator_.network.embed == (1,)
     assert model.estimator_.nuisance_network.embed == (0, 1)
 
 
 @pytest.mark.slow
-def test_the_baselines_see_waves_of_time_too(data):
+def test_the_baselines_see_waves_of_time_too(enough):
     from prudent.cmr import DFIV, DeepGMM
     from prudent.nn import TrainConfig
 
     brief = TrainConfig(batch_size=16, max_steps=4, evaluate_every=2)
-    game = IVRegression(DeepGMM(n_functions=1, train=brief), seed=0).fit(**data.roles()).estimator_
+    game = IVRegression(DeepGMM(n_functions=1, train=brief), seed=0).fit(**enough.roles()).estimator_
     assert (game.network.embed, game.critic_network.embed) == ((1,), (0, 1))
-    features = IVRegression(DFIV(n_functions=1, train=brief), seed=0).fit(**data.roles()).estimator_
+    features = IVRegression(DFIV(n_functions=1, train=brief), seed=0).fit(**enough.roles()).estimator_
     assert (features.context_network.embed, features.instrument_network.embed) == ((0,), (0, 1))
     assert features.context_network.widths == (64, 4)
 
