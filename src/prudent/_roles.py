@@ -12,6 +12,9 @@ from prudent.cmr._arrays import as_matrix, as_number, row_label
 from prudent.cmr._problem import MIN_ROWS
 from prudent.errors import DataError, RoleError
 
+# Words for the roles of data with instruments, and those that must be given.
+IV_TITLES = {"outcome": "Outcome", "action": "Action", "instruments": "Instruments", "context": "Context"}
+IV_REQUIRED = ("outcome", "action", "instruments")
 MAX_LEVELS = 1000
 # Text of so few different values may be labels even if they look like numbers.
 MAX_LABELS = 10
@@ -232,11 +235,36 @@ def read_roles(
         values = dict.fromkeys(roles, frame)
         _check_distinct(roles)
     matrices = {name: role.encode(values[name]) for name, role in roles.items()}
+    _check_lengths(matrices, titles)
+    return roles, matrices
+
+
+def encode_roles(roles: Mapping[str, Role], data: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Encoded matrices of new rows in the roles of a fit: a frame with its columns (``data``), or an array per role."""
+    given = {name: value for name, value in given.items() if not _is_absent(value)}
+    if data is None:
+        missing = [name for name in roles if name not in given]
+        if missing:
+            raise RoleError(f"{missing[0]} is missing. Give a frame with the columns of the fit, or an array per role.")
+        strange = [name for name in given if name not in roles]
+        if strange:
+            raise RoleError(f"This model was fitted without {strange[0]}, but one was given. Leave it out.")
+    elif given:
+        raise RoleError(
+            f"{next(iter(given))} was given beside a frame; its columns are those of the fit. Give the frame alone, or "
+            "arrays by role."
+        )
+    frame = None if data is None else require_frame(data)
+    matrices = {name: role.encode(given[name] if frame is None else frame) for name, role in roles.items()}
+    _check_lengths(matrices, {name: role.title for name, role in roles.items()})
+    return matrices
+
+
+def _check_lengths(matrices: Mapping[str, np.ndarray], titles: Mapping[str, str]) -> None:
     n = len(matrices["outcome"])
     for name, matrix in matrices.items():
         if len(matrix) != n:
             raise DataError(f"{titles[name]} must have {n} rows like the outcome, got {len(matrix)}.")
-    return roles, matrices
 
 
 def read_groups(data: Any, groups: Any) -> Any:

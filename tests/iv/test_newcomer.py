@@ -206,7 +206,29 @@ def test_a_diverged_candidate_loses_wherever_it_stands():
     assert best_first([regression, good, wild])[0] == good
 
 
-def test_tune_says_that_it_takes_arrays(design):
-    names = {"data": design.frame(), "outcome": "y", "action": "a", "instruments": ["z1", "z2"]}
-    with pytest.raises(DataError, match="arrays by role, not column names"):
-        tune(TwoStageLeastSquares(), {"features": ["linear"]}, names)
+def test_tune_takes_a_frame_and_names_as_fit_does(design):
+    names = {"outcome": "y", "action": "a", "instruments": ["z1", "z2"], "context": "x"}
+    space = {"features": ["linear", "polynomial"]}
+    by_names = tune(TwoStageLeastSquares(), space, {"data": design.frame(), **names})
+    assert by_names.trials == tune(TwoStageLeastSquares(), space, design).trials
+    with pytest.raises(RoleError, match="is a column name, but no data frame was given"):
+        tune(TwoStageLeastSquares(), space, names)
+
+
+def test_the_moment_error_on_new_rows_takes_a_frame_or_arrays(design, model):
+    new = datasets.make_linear_gaussian(400, seed=1)
+    names = {"outcome": "y", "action": "a", "instruments": ["z1", "z2"], "context": "x"}
+    by_names = IVRegression(TwoStageLeastSquares()).fit(design.frame(), **names)
+    y, a, z, x = (np.asarray(new.roles()[name]).reshape(400, -1) for name in names)
+    expected = model.estimator_.moment_error(y, np.hstack([a, x]), np.hstack([z, x]), seed=0)
+    assert by_names.moment_error(new.frame()) == model.moment_error(**new.roles()) == expected
+    assert abs(expected.value) < 3 * expected.standard_error
+    with pytest.raises(RoleError, match="outcome is missing"):
+        model.moment_error()
+    with pytest.raises(RoleError, match="outcome was given beside a frame"):
+        by_names.moment_error(new.frame(), outcome=y)
+    with pytest.raises(DataError, match="Action must have 399 rows like the outcome, got 400"):
+        model.moment_error(**(new.roles() | {"outcome": y[1:]}))
+    without = IVRegression(TwoStageLeastSquares()).fit(design.frame(), **(names | {"context": None}))
+    with pytest.raises(RoleError, match="fitted without context, but one was given"):
+        without.moment_error(**new.roles())

@@ -72,6 +72,16 @@ def test_linear_effect_and_standard_error_agree_with_the_textbook():
     assert (effect[0], error[0]) == (found.value[0], found.standard_error[0])
 
 
+def test_the_moment_error_on_new_rows_takes_a_frame_or_arrays(frame):
+    fitted = ProximalRegression(LinearIV(), seed=0).fit(frame, **ROLES)
+    new = datasets.make_linear_proximal(800, seed=1)
+    found = fitted.moment_error(new.frame())
+    assert found == fitted.moment_error(**new.roles())
+    assert abs(found.value) < 3 * found.standard_error
+    wrong = fitted.moment_error(new.frame().assign(y=lambda f: f.y + f.v))
+    assert wrong.verdict == "the moment is violated"
+
+
 def test_a_contrast_has_the_standard_error_of_the_coefficient():
     from linearmodels.iv import IV2SLS
 

@@ -14,7 +14,6 @@ import numpy as np
 from sklearn.base import clone
 
 from prudent._progress import Progress
-from prudent.cmr._arrays import as_matrix
 from prudent.cmr._base import MIN_UNITS, MomentEstimator, check_seed, residual_moment
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._images import ImageFeatures
@@ -26,8 +25,6 @@ from prudent.errors import DataError
 STAGES = {"nuisance": ("nuisance_network", "train"), "function": ("network", "function_train")}
 # Parameters of an estimator that its nuisances can be compared by: they change how the same thing is learnt.
 NUISANCE_PARAMETERS = ("n_components", *STAGES["nuisance"])
-ROLES = ("outcome", "action", "instruments", "context")
-
 
 # Bounds of moment errors that differ by at most this factor are known about as well as each other.
 COMPARABLE = 3.0
@@ -144,7 +141,8 @@ def tune(
         how the nuisances are learnt (``n_components``, ``nuisance_network``, ``train``) may have the prefix
         ``nuisance.``.
     data : Design, dict of arrays by role, dict with y, x and c, or a tuple (y, x, c)
-        A dict may also have ``groups``, and arrays by role ``images``, as in ``IVRegression.fit``.
+        A dict by role holds what ``IVRegression.fit`` takes: also ``groups`` and ``images``, and names of columns with
+        ``data``, a frame.
     n_splits : int
         Folds; each is held out once.
     metric : callable, optional
@@ -434,6 +432,9 @@ def _is_field(estimator: Any, stage: str, name: str) -> bool:
 
 def _read_data(data: Any) -> tuple[Any, Any, Any, Any, tuple[int, int] | None]:
     """y, x, c, groups, and (features of an image, columns of the action) where the context ends with an image."""
+    # Roles rest on this package, so that they cannot be imported before it.
+    from prudent._roles import IV_REQUIRED, IV_TITLES, read_groups, read_roles
+
     if hasattr(data, "roles"):
         data = data.roles()
     if isinstance(data, Mapping):
@@ -442,17 +443,11 @@ def _read_data(data: Any) -> tuple[Any, Any, Any, Any, tuple[int, int] | None]:
             if data.get("images") is not None:
                 raise DataError("images describes the last columns of a context: give arrays by role, not y, x and c.")
             return data["y"], data["x"], data["c"], groups, None
-        if any(isinstance(data.get(name), str) for name in ROLES):
-            raise DataError(
-                "tune takes arrays by role, not column names: give dict(outcome=frame['y'], action=frame['a'], ...), "
-                "with text encoded as numbers."
-            )
         if {"outcome", "action", "instruments"} <= data.keys():
-            parts = {name: as_matrix(name, data[name]) for name in ROLES if data.get(name) is not None}
+            given = {name: data.get(name) for name in IV_TITLES}
+            parts = read_roles(data.get("data"), given, IV_TITLES, IV_REQUIRED)[1]
+            groups = read_groups(data.get("data"), groups)
             n_rows = len(parts["outcome"])
-            short = {name: len(part) for name, part in parts.items() if len(part) != n_rows}
-            if short:
-                raise DataError(f"All roles must have {n_rows} rows like the outcome, got {short}.")
             context, image = parts.get("context", np.empty((n_rows, 0))), None
             if data.get("images") is not None:
                 features = ImageFeatures.of_last(context, data["images"])
@@ -468,7 +463,7 @@ def _read_data(data: Any) -> tuple[Any, Any, Any, Any, tuple[int, int] | None]:
         return *data, None, None
     raise DataError(
         f"data must be a Design, arrays by role (outcome, action, instruments, context), or (y, x, c), got "
-        f"{type(data).__name__}."
+        f"{type(data).__name__}. For a frame: dict(data=frame, outcome='y', action='a', instruments=['z'])."
     )
 
 

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.base import clone
 
-from prudent._roles import Role, check_enough, check_varying, read_groups, read_roles
-from prudent.cmr import DMLCMR, ImageFeatures, MomentEstimator, TwoStageLeastSquares
+from prudent._roles import (
+    IV_REQUIRED,
+    IV_TITLES,
+    Role,
+    check_enough,
+    check_varying,
+    encode_roles,
+    read_groups,
+    read_roles,
+)
+from prudent.cmr import DMLCMR, ImageFeatures, MomentError, MomentEstimator, TwoStageLeastSquares
 from prudent.cmr._arrays import as_matrix, is_discrete
 from prudent.cmr._base import MIN_UNITS, check_seed
 from prudent.cmr._debias import MAX_CURVED, Correction, CorrectionSums
@@ -30,8 +39,6 @@ from prudent.iv._value import PolicyValue, policy_value
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TITLES = {"outcome": "Outcome", "action": "Action", "instruments": "Instruments", "context": "Context"}
-REQUIRED = ("outcome", "action", "instruments")
 # Correlation of an instrument with the action beyond which it hardly comes from outside.
 NEARLY_THE_ACTION = 0.999
 # Of many rows so many tell where there are data.
@@ -85,10 +92,10 @@ class IVRegression:
         check_seed(self.seed)
         check_estimator(self.estimator, "Regressors for the outcome go into DMLCMR(outcome_model=...).")
         given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
-        roles, matrices = read_roles(data, given, TITLES, REQUIRED)
+        roles, matrices = read_roles(data, given, IV_TITLES, IV_REQUIRED)
         groups = read_groups(data, groups)
         check_enough(len(matrices["outcome"]))
-        check_varying(roles, matrices, REQUIRED)
+        check_varying(roles, matrices, IV_REQUIRED)
         closest = _check_instruments(roles, matrices)
         context_matrix = matrices.get("context", np.empty((len(matrices["outcome"]), 0)))
         image = None
@@ -220,6 +227,31 @@ class IVRegression:
         """Instrument strength, nuisance fit and out-of-fold moment error; prints as a table."""
         self._check_fitted()
         return self.diagnosis_
+
+    def moment_error(
+        self,
+        data: Any = None,
+        *,
+        outcome: Any = None,
+        action: Any = None,
+        instruments: Any = None,
+        context: Any = None,
+        groups: Any = None,
+    ) -> MomentError:
+        """How far E[Y - f(A, C) | Z, C] is from zero on rows that were not used in ``fit``, with a standard error.
+
+        A frame with the columns of the fit, or arrays by role. Every estimator has this number, so that models of
+        different kinds can be compared by it on the same rows.
+        """
+        self._check_fitted()
+        given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
+        parts = encode_roles(self.roles_, data, given)
+        seen = parts.get("context", np.empty((len(parts["outcome"]), 0)))
+        seen = seen if self.image_ is None else self.image_.replace_last(seen)
+        x, c = np.hstack([parts["action"], seen]), np.hstack([parts["instruments"], seen])
+        return self.estimator_.moment_error(
+            parts["outcome"], x, c, seed=int(self.seed), groups=read_groups(data, groups)
+        )
 
     def summary(self) -> str:
         """Roles, diagnostics and the average effect over the observed contexts, as text."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.base import clone
 
-from prudent._roles import Role, check_enough, check_varying, read_groups, read_roles
-from prudent.cmr import DMLCMR, MomentEstimator
+from prudent._roles import Role, check_enough, check_varying, encode_roles, read_groups, read_roles
+from prudent.cmr import DMLCMR, MomentError, MomentEstimator
 from prudent.cmr._arrays import is_discrete, numeric_columns
 from prudent.cmr._base import check_seed
 from prudent.cmr._debias import Correction, check_level
@@ -288,6 +288,37 @@ class ProximalRegression:
         """
         self._check_fitted()
         return self.diagnosis_
+
+    def moment_error(
+        self,
+        data: Any = None,
+        *,
+        outcome: Any = None,
+        treatment: Any = None,
+        outcome_proxy: Any = None,
+        treatment_proxy: Any = None,
+        context: Any = None,
+        groups: Any = None,
+    ) -> MomentError:
+        """How far E[Y - h(A, W, X) | A, V, X] is from zero on rows that were not used in ``fit``.
+
+        A frame with the columns of the fit, or arrays by role.
+        """
+        self._check_fitted()
+        given = {
+            "outcome": outcome,
+            "treatment": treatment,
+            "outcome_proxy": outcome_proxy,
+            "treatment_proxy": treatment_proxy,
+            "context": context,
+        }
+        matrices = encode_roles(self.roles_, data, {name: flatten_pictures(value) for name, value in given.items()})
+        parts = {name: self._compressed(name, matrix) for name, matrix in matrices.items()}
+        x = np.hstack([parts[name] for name in ("treatment", "outcome_proxy", "context") if name in parts])
+        c = np.hstack([parts[name] for name in ("treatment", "treatment_proxy", "context") if name in parts])
+        return self.estimator_.moment_error(
+            parts["outcome"], x, c, seed=int(self.seed), groups=read_groups(data, groups)
+        )
 
     def summary(self) -> str:
         """Roles, diagnostics and the effect at a few treatments with standard errors, as text."""
