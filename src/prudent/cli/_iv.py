@@ -95,7 +95,7 @@ def effect(
     if not context and "context" in fitted.roles_:
         raise DataError(f"Name the context: --context with values for {fitted.roles_['context'].names}.")
     warn_outside(fitted.roles_["action"], fitted.action_range_, actions)
-    values = fitted.effect(actions, parse_values(context) or None)
+    values = fitted.effect(actions, _one_context(fitted, context))
     show(
         f"effect of {name} in this context; intervals: prudent iv value",
         [name, "effect"],
@@ -171,10 +171,14 @@ def _given(fitted: "IVRegression", context: str | None, contexts: Path | None) -
     """The contexts that the options name; None of a model without."""
     if context and contexts:
         raise DataError("Give --context or --contexts, not both.")
-    given: Any = read_table(contexts, min_columns=1) if contexts else (parse_values(context) or None)
+    given: Any = read_table(contexts, min_columns=1) if contexts else _one_context(fitted, context)
     if given is None and "context" in fitted.roles_:
         raise DataError(f"Name the context: --context or --contexts with columns {fitted.roles_['context'].names}.")
     return given
+
+
+def _one_context(fitted: "IVRegression", text: str | None) -> dict[str, Any] | None:
+    return parse_values(text, "--context", fitted.roles_.get("context")) or None
 
 
 def _load(folder: Path) -> "IVRegression":

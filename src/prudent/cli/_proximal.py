@@ -97,10 +97,7 @@ def effect(
     if at:
         import pandas as pd
 
-        asked: Any = pd.DataFrame([parse_values(text) for text in at])
-        unknown = [name for name in asked.columns if name not in role.names]
-        if unknown:
-            raise DataError(f"--at must name the treatment {role.names}, got {unknown[0]!r}.")
+        asked: Any = pd.DataFrame([parse_values(text, "--at", role) for text in at])
         rows = asked.reindex(columns=role.names).to_numpy().tolist()
     else:
         check_single(role, "--at name=value,name=value")

@@ -58,17 +58,21 @@ def split_names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def parse_values(text: str | None) -> dict[str, Any]:
-    """``"time=5,customer=3"`` as a dict; numbers where they look like numbers."""
+def parse_values(text: str | None, option: str, role: "Role | None") -> dict[str, Any]:
+    """``"time=5,customer=3"``, given as ``option``, as a dict of columns of a role; numbers where they look like it."""
     values: dict[str, Any] = {}
     for part in split_names(text):
-        name, separator, value = part.partition("=")
+        name, separator, value = (piece.strip() for piece in part.partition("="))
         if not separator:
             raise DataError(f"Expected name=value, got {part!r}. Example: time=5,customer=3")
+        if role is not None and name not in role.names:
+            raise DataError(f"{option} must name the {role.title.lower()} {role.names}, got {name!r}.")
+        if name in values:
+            raise DataError(f"{option} names {name!r} twice: {text!r}. Give it one value.")
         try:
-            values[name.strip()] = float(value)
+            values[name] = float(value)
         except ValueError:
-            values[name.strip()] = value.strip()
+            values[name] = value
     return values
 
 
