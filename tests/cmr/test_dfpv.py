@@ -115,13 +115,14 @@ def test_pictures_on_both_sides():
     [
         ({"ridge": (0.1,)}, lambda *a: a, r"ridge must be two positive numbers, got \(0.1,\)"),
         ({"n_functions": 0}, lambda *a: a, "n_functions must be a whole number of at least 1, got 0"),
+        ({"network": 5}, lambda *a: a, r"network must be a network such as prudent.nn.MLPSpec\(...\), got 5"),
         ({}, lambda y, x, c: (y[:10], x[:10], c[:10]), "DFPV needs at least 20 rows, got 10"),
         ({}, lambda y, x, c: (y, c, c), "needs a column of x that is not in c"),
         ({}, lambda y, x, c: (y * np.nan, x, c), "y must be finite"),
     ],
 )
 def test_bad_input(settings, change, message):
-    with pytest.raises((DataError, ValueError), match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         quick(**settings).fit(*change(*linear_problem(80, seed=0)), seed=0)
 
 

@@ -100,11 +100,12 @@ def test_pictures_on_both_sides():
         ({"statistic": "w"}, 80, r"statistic must be one of \('u', 'v'\), got 'w'"),
         ({"bandwidth": 0.0}, 80, "bandwidth must be a number above 0, got 0.0"),
         ({"n_networks": 0}, 80, "n_networks must be a whole number of at least 1, got 0"),
+        ({"train": 5}, 80, r"train must be a prudent.nn.TrainConfig\(...\), got 5"),
         ({}, 10, "NMMR needs at least 20 rows, got 10"),
     ],
 )
 def test_bad_input(settings, rows, message):
-    with pytest.raises((DataError, ValueError), match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         quick(**settings).fit(*linear_problem(rows, seed=0), seed=0)
 
 

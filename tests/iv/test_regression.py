@@ -147,7 +147,7 @@ def test_weak_instrument_warns(frame, quick_estimator):
         IVRegression(quick_estimator(), seed=0).fit(frame.assign(n=noise), **{**ROLES, "instruments": "n"})
 
 
-def test_saved_model_gives_the_same_numbers(model, tmp_path):
+def test_saved_model_gives_the_same_numbers(model, frame, tmp_path):
     folder = model.save(tmp_path / "model")
     assert sorted(p.name for p in folder.iterdir()) == ["model.json", "weights.safetensors"]
     again = prudent.load(folder)
@@ -156,6 +156,8 @@ def test_saved_model_gives_the_same_numbers(model, tmp_path):
     assert again.policy((-1.0, 1.0)).act({"x": 0.0}) == model.policy((-1.0, 1.0)).act({"x": 0.0})
     with pytest.raises(RoleError, match="does not carry the training contexts"):
         again.policy_value(again.policy())
+    with pytest.raises(DataError, match=r"nuisance_network.* of DMLCMR would be the default"):
+        again.fit(frame, **ROLES)
     model.save(folder)  # replaces an earlier model
 
 
@@ -262,6 +264,9 @@ def test_levels_of_a_discrete_action_are_found_whatever_the_estimator(estimator,
     np.testing.assert_array_equal(policy.candidates[:, 0], np.unique(design.action))
     loaded = prudent.load(model.save(tmp_path / "model"))
     np.testing.assert_array_equal(loaded.policy().candidates, policy.candidates)
+    # All settings of these are saved: the model can be fitted again.
+    expected = model.effect(policy.candidates, design.context[:1])
+    np.testing.assert_allclose(loaded.fit(**design.roles()).effect(policy.candidates, design.context[:1]), expected)
 
 
 def test_diagnosis_says_what_an_estimator_knows_of_strength():

@@ -74,4 +74,7 @@ def estimator_from_state(record: dict[str, Any], arrays: dict[str, np.ndarray]) 
             f"The saved model names an estimator {kind!r} that this version does not know; it knows "
             f"{', '.join(sorted(_SAVED))}. Upgrade prudent, or save the model again."
         )
-    return _SAVED[kind].from_state(record, arrays)
+    estimator: Any = _SAVED[kind].from_state(record, arrays)
+    # Networks, training and models of others are no numbers: a copy would have defaults in their place.
+    estimator.unsaved_ = tuple(name for name in estimator.get_params(deep=False) if name not in record["params"])
+    return estimator

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import N_PERMUTATIONS, in_two_halves
@@ -26,7 +27,7 @@ from prudent.cmr._gp import (
     standard,
     tune_kernel,
 )
-from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
+from prudent.cmr._problem import Problem, check_choice, simple_params
 from prudent.cmr._report import Strength, permuted_instruments, r_squared, strengths
 from prudent.cmr._tree_ensemble import TreeEnsemble
 from prudent.errors import DataError

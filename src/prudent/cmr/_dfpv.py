@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
-from prudent.cmr._problem import Problem, check_count, params_from_json, simple_params
+from prudent.cmr._neural import read_problem
+from prudent.cmr._problem import params_from_json, simple_params
 from prudent.cmr._product_kernel import block_scaler, c_blocks, fit_ridge, out_of_fold_ridge, x_blocks
 from prudent.errors import DataError
 
@@ -94,7 +96,7 @@ class DFPV(MomentEstimator):
         check_count("n_functions", self.n_functions)
         check_count("n_folds", self.n_folds, 2)
         first, second = self._ridge()
-        problem = Problem.of("DFPV", y, x, c, seed=seed, groups=groups)
+        problem = read_problem(self, y, x, c, seed, groups)
         if not problem.modelled:
             raise DataError("DFPV needs a column of x that is not in c, got none: this is a plain regression.")
         rng = np.random.default_rng(seed)

@@ -4,9 +4,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from prudent._checks import check_count
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
-from prudent.cmr._problem import Problem, check_candidates, check_count, params_from_json, simple_params
+from prudent.cmr._problem import Problem, check_candidates, params_from_json, simple_params
 from prudent.cmr._product_kernel import KernelBasis
 
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._atoms import Atoms, fit_atoms
@@ -37,7 +38,7 @@ from prudent.cmr._gp import (
     tune_kernel,
 )
 from prudent.cmr._pairs import beside
-from prudent.cmr._problem import MAX_OWN, Problem, check_choice, check_count, params_from_json, simple_params
+from prudent.cmr._problem import MAX_OWN, Problem, check_choice, params_from_json, simple_params
 from prudent.cmr._report import FitReport, facts_of_atoms, is_weak, strengths
 
 # Smallest length-scale of an action, in standard deviations of its law given the instruments.

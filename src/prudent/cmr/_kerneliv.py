@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
@@ -33,7 +34,7 @@ from prudent.cmr._kernelstages import (
     solve_random,
 )
 from prudent.cmr._pairs import beside, pair_products
-from prudent.cmr._problem import Problem, check_choice, check_count, check_positive, simple_params
+from prudent.cmr._problem import Problem, check_choice, check_positive, simple_params
 
 FEATURES = ("auto", "exact", "random")
 BANDWIDTHS = ("median", "tuned")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from prudent.cmr._base import MomentEstimator
+from prudent.errors import DataError
 
 NAMES = {
     "dml-cmr": "DMLCMR",
@@ -22,7 +23,14 @@ NAMES = {
 
 
 def check_estimator(estimator: Any, advice: str) -> None:
-    """Raise unless ``estimator`` is None (the default) or an unfitted or fitted moment estimator."""
+    """Raise unless ``estimator`` is None (the default) or a moment estimator that is whole: a saved one may not be."""
+    unsaved = getattr(estimator, "unsaved_", ())
+    if unsaved:
+        name = type(estimator).__name__
+        raise DataError(
+            f"a loaded model cannot be fitted again where its settings are not all saved: {', '.join(unsaved)} of "
+            f"{name} would be the default. Make a new model with {name}(...)."
+        )
     if estimator is None or isinstance(estimator, MomentEstimator):
         return
     got, name = type(estimator).__name__, None

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from prudent._checks import check_count
 from prudent.cmr._arrays import Scaler, as_matrix, level_indicators, numeric_columns
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds, held_out_splits
-from prudent.cmr._problem import Problem, check_count, params_from_json, simple_params
+from prudent.cmr._problem import Problem, params_from_json, simple_params
 
 if TYPE_CHECKING:
     from prudent._progress import Progress
@@ -35,9 +36,21 @@ class Settings(NamedTuple):
 
 def read_problem(estimator: MomentEstimator, y: Any, x: Any, c: Any, seed: Any, groups: Any) -> Problem:
     """Check what ``fit`` was given, and what networks and training the estimator has."""
-    if isinstance(estimator, NeuralEstimator):
-        estimator.check_kinds()
+    _check_kinds(estimator)
     return Problem.of(type(estimator).__name__, y, x, c, seed=seed, groups=groups)
+
+
+def _check_kinds(estimator: MomentEstimator) -> None:
+    """Raise unless every network is a specification and every training a TrainConfig, where they are given."""
+    given = {name: value for name, value in estimator.get_params(deep=False).items() if value is not None}
+    for name, value in given.items():
+        if name.endswith("network") and not callable(value):
+            raise TypeError(f"{name} must be a network such as prudent.nn.MLPSpec(...), got {value!r}.")
+        if name.endswith("train"):
+            from prudent.nn import TrainConfig
+
+            if not isinstance(value, TrainConfig):
+                raise TypeError(f"{name} must be a prudent.nn.TrainConfig(...), got {value!r}.")
 
 
 def check_counts(estimator: Any, *names: str, optional: tuple[str, ...] = ()) -> None:
@@ -184,16 +197,6 @@ class NeuralEstimator(MomentEstimator):
         if "straight.weight" in arrays:
             model.straight_ = StraightCorrection.from_arrays(arrays)
         return model
-
-    def check_kinds(self) -> None:
-        """Raise unless every network is a specification and every training a TrainConfig, where they are given."""
-        from prudent.nn import TrainConfig
-
-        for name, value in self.get_params(deep=False).items():
-            if name.endswith("network") and not (value is None or callable(value)):
-                raise TypeError(f"{name} must be a network such as prudent.nn.MLPSpec(...), got {value!r}.")
-            if name.endswith("train") and not isinstance(value, TrainConfig | None):
-                raise TypeError(f"{name} must be a prudent.nn.TrainConfig(...), got {value!r}.")
 
     @abc.abstractmethod
     def train_configs(self, n_rows: int) -> "dict[str, TrainConfig]":

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
-from prudent.cmr._problem import Problem, check_choice, check_count, check_positive, simple_params
+from prudent.cmr._neural import read_problem
+from prudent.cmr._problem import Problem, check_choice, check_positive, simple_params
 from prudent.cmr._product_kernel import MAX_TABULAR, ProductKernel, block_scaler, c_blocks, x_blocks
 from prudent.cmr._report import MAX_SPREAD
 
@@ -81,7 +83,7 @@ class NMMR(MomentEstimator):
         check_positive("bandwidth", self.bandwidth)
         if self.n_networks is not None:
             check_count("n_networks", self.n_networks)
-        problem = Problem.of("NMMR", y, x, c, seed=seed, groups=groups)
+        problem = read_problem(self, y, x, c, seed, groups)
         rng = np.random.default_rng(seed)
         kernel = ProductKernel.median(problem.c, c_blocks(problem), rng, self.bandwidth)
         x_scaler, y_scaler = anchored_scaler(problem), Scaler.of(problem.y)

@@ -107,12 +107,6 @@ def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {allowed}, got {value!r}.")
 
 
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-
-
 def check_positive(name: str, value: Any) -> None:
     """Raise unless ``value`` is a finite number above zero."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < np.inf:

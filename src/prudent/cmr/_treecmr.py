@@ -16,6 +16,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 from threadpoolctl import threadpool_limits
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix, with_ones
 from prudent.cmr._atoms import Atoms, Regress, fit_atoms
@@ -23,7 +24,7 @@ from prudent.cmr._base import MomentEstimator
 from prudent.cmr._codes import Codes
 from prudent.cmr._folds import cross_fit_folds, unseen_folds
 from prudent.cmr._gp import column_scaler, ridge, standard
-from prudent.cmr._problem import Problem, check_choice, check_count, params_from_json, simple_params
+from prudent.cmr._problem import Problem, check_choice, params_from_json, simple_params
 from prudent.cmr._report import FitReport, facts_of_atoms
 from prudent.cmr._tree_ensemble import TreeEnsemble
 from prudent.cmr._tree_regression import tree_regression

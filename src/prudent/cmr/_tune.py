@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._base import MIN_UNITS, MomentEstimator, check_seed, residual_moment
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._images import ImageFeatures
 from prudent.cmr._neural import NeuralEstimator, Problem, Settings, embed_beside_image, read_problem
-from prudent.cmr._problem import check_count
 from prudent.errors import DataError
 
 # Where a stage keeps its network and its training, in estimators that have both stages.

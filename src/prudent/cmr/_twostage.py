@@ -11,10 +11,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from prudent._checks import check_count
 from prudent.cmr._arrays import Matrix, as_matrix
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import KINDS, Series, independent_columns
-from prudent.cmr._problem import Problem, check_choice, check_count, simple_params
+from prudent.cmr._problem import Problem, check_choice, simple_params
 from prudent.errors import DataError
 
 ERRORS = ("robust", "unadjusted", "clustered", "auto")

@@ -14,7 +14,8 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from prudent.envs._checks import check_count, check_started
+from prudent._checks import check_count
+from prudent.envs._checks import check_started
 from prudent.envs._noise import Draw, NoiseQueue
 from prudent.errors import DataError
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from prudent.envs._checks import check_count
+from prudent._checks import check_count
 
 # ``draw(rng, n)`` returns n independent values.
 Draw = Callable[[np.random.Generator, int], np.ndarray]

@@ -17,7 +17,8 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from prudent.envs._checks import check_count, check_started
+from prudent._checks import check_count
+from prudent.envs._checks import check_started
 from prudent.envs._confounded import Demonstrable, checked_action, read_reset
 from prudent.envs._noise import NoiseQueue
 

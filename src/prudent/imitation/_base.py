@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from prudent._checks import check_count
 from prudent.cmr._arrays import as_matrix
 from prudent.cmr._base import check_seed
-from prudent.envs._checks import check_count
 from prudent.errors import DataError, NotFittedError
 from prudent.imitation._policy import HistoryPolicy
 from prudent.imitation._trajectory import check_trajectories

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from prudent._checks import check_count
 from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import shared_columns
 from prudent.cmr._base import MIN_UNITS, regress_out_of_fold
 from prudent.cmr._report import WEAK_F, FitReport, Strength, partial_strength
-from prudent.envs._checks import check_count
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, default_network
 from prudent.imitation._diagnosis import ImitationDiagnosis

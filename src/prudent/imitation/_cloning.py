@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler
 from prudent.cmr._folds import held_out_splits
 from prudent.cmr._outcome import squared_loss
 from prudent.cmr._second_stage import SecondStage
-from prudent.envs._checks import check_count
 from prudent.imitation._base import NetworkImitator, default_network
 from prudent.imitation._windows import View, Windows
 from prudent.nn import NetworkSpec, TrainConfig, TrainLog, fit_stack, stack_networks

@@ -13,8 +13,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from prudent._checks import check_count
 from prudent.cmr._base import check_seed
-from prudent.envs._checks import check_count
 from prudent.errors import DataError
 from prudent.imitation._rollout import (
     EVALUATION,

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from prudent._checks import check_count
 from prudent.cmr._base import check_seed, regress_out_of_fold
-from prudent.envs._checks import check_count
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, check_relative
 from prudent.imitation._trajectory import check_trajectories

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prudent._checks import check_count
 from prudent.cmr._base import check_seed
-from prudent.envs._checks import check_count
 from prudent.errors import DataError
 from prudent.imitation._evaluate import run_steps, start_policy
 from prudent.imitation._rollout import EVALUATION, Expert, batches, episode_seeds, find_expert, make_env

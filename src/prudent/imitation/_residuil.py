@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Scaler
 from prudent.cmr._second_stage import SecondStage
-from prudent.envs._checks import check_count
 from prudent.errors import DataError
 from prudent.imitation._base import NetworkImitator
 from prudent.imitation._windows import View, Windows, instrument_columns

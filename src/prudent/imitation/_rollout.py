@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from prudent._checks import check_count
 from prudent.cmr._base import check_seed
 from prudent.envs import (
     ConfoundedLocomotion,
@@ -17,7 +18,6 @@ from prudent.envs import (
     TicketPricingBatch,
     load_expert,
 )
-from prudent.envs._checks import check_count
 from prudent.envs._confounded import check_confounded
 from prudent.errors import DataError
 from prudent.imitation._trajectory import Trajectory

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.lib.stride_tricks import sliding_window_view
 
-from prudent.envs._checks import check_count
+from prudent._checks import check_count
 from prudent.imitation._trajectory import Trajectory, check_trajectories
 
 

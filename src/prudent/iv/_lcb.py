@@ -15,9 +15,10 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from prudent._checks import check_count
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._base import check_seed
-from prudent.cmr._problem import check_count, check_positive
+from prudent.cmr._problem import check_positive
 from prudent.errors import DataError, NotFittedError
 from prudent.iv._policy import check_actions, interval_grid
 

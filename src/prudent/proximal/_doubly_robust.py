@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from prudent._checks import check_count
 from prudent.cmr import estimator_from_state
 from prudent.cmr._arrays import Matrix, as_matrix, is_discrete
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._pairs import even_choice, mean_over_others
 from prudent.cmr._pmmr import PENALTIES, PMMR, WIDTHS, smoothest, solve_moments
-from prudent.cmr._problem import check_candidates, check_count, check_positive
+from prudent.cmr._problem import check_candidates, check_positive
 from prudent.cmr._product_kernel import KernelBasis, ProductKernel
 from prudent.proximal._direct import DirectEffect, Proxies
 

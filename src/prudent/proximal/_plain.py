@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler
 from prudent.cmr._folds import held_out_splits
 from prudent.cmr._pairs import all_pairs, even_choice, mean_over_others
-from prudent.cmr._problem import check_choice, check_count
+from prudent.cmr._problem import check_choice
 from prudent.cmr._product_kernel import block_scaler
 from prudent.proximal._direct import DirectEffect, Proxies, column_blocks
 
