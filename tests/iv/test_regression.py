@@ -278,7 +278,23 @@ def test_diagnosis_says_what_an_estimator_knows_of_strength():
     assert control.weakest_f > 23.1
     # Every instrument counts here, and the first stage is linear: both measures are about the same.
     assert control.partial_r2[0] == pytest.approx(linear.diagnose().partial_r2[0], abs=0.1)
-    assert "not measured" in str(IVRegression(KernelIV()).fit(**roles).diagnose())
+    for estimator in (KernelIV(), TwoStageLeastSquares("polynomial")):
+        # These have no law of the action: a regression beside the fit measures it.
+        aside = IVRegression(estimator).fit(**roles).diagnose()
+        assert aside.strength_measure == "effective F"
+        assert aside.partial_r2[0] == pytest.approx(linear.diagnose().partial_r2[0], abs=0.1)
+        assert aside.action_r2[0] == pytest.approx(control.action_r2[0], abs=0.1)
+
+
+def test_every_estimator_warns_of_weak_instruments(frame):
+    noise = np.random.default_rng(5).normal(size=len(frame))
+    with pytest.warns(UserWarning, match="weak instrument: effective F"):
+        IVRegression(KernelIV(), seed=0).fit(frame.assign(n=noise), **{**ROLES, "instruments": "n"})
+    few = np.arange(len(frame)) % 3
+    series = TwoStageLeastSquares("polynomial")
+    unknown = IVRegression(series, seed=0).fit(frame, **ROLES, groups=few).diagnose()
+    assert np.isnan(unknown.effective_f).all()
+    assert "not measured: too few groups" in str(unknown)
 
 
 @pytest.mark.parametrize(

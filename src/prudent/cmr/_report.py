@@ -129,6 +129,18 @@ def strengths(
     return tuple(partial_strength(*parts, groups=groups) for parts in columns)
 
 
+def strengths_by_regression(
+    actual: Matrix, c: Matrix, instruments: list[int], groups: np.ndarray | None, seed: int
+) -> tuple[Matrix, tuple[Strength, ...]]:
+    """(out-of-fold means, strengths) of the actions by kernel regressions, for estimators without a law of theirs."""
+    if groups is not None and len(np.unique(groups)) < MIN_UNITS:
+        unknown = Strength(float("nan"), float("nan"))
+        return np.full(actual.shape, np.nan), (unknown,) * actual.shape[1]
+    permuted, _ = permuted_instruments(c, instruments, 2, np.random.default_rng([seed, 1]), groups)
+    expected, *without = (regress_out_of_fold(actual, at, seed=seed, groups=groups) for at in (c, *permuted))
+    return expected, strengths(actual, expected, np.stack(without), groups)
+
+
 def is_weak(strength: Sequence[Strength]) -> bool:
     """Whether the instruments hardly move any of the modelled columns."""
     return bool(strength) and all(part.effective_f < WEAK_F for part in strength)

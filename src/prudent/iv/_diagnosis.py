@@ -8,7 +8,7 @@ import numpy as np
 from prudent._roles import Role
 from prudent.cmr import MomentError, MomentEstimator
 from prudent.cmr._controlfunction import ControlReport
-from prudent.cmr._report import FitReport, table_text
+from prudent.cmr._report import FitReport, r_squared, strengths_by_regression, table_text
 from prudent.cmr._twostage import TwoStageReport
 
 # Where instruments explain so much of an action's free variation, nothing is left that they could be free of.
@@ -20,7 +20,8 @@ class Diagnosis:
     """Strength of the instruments, fit of the nuisances and the moment. ``print`` shows a table.
 
     Everything is out of fold but the first stage of two-stage least squares, which is a regression with few terms:
-    there ``strength_measure`` is "first-stage F". KernelIV, DeepGMM, DFIV and series in 2SLS measure no strength.
+    there ``strength_measure`` is "first-stage F". Of estimators without a law of the action (KernelIV, DeepGMM, DFIV,
+    series in 2SLS), kernel regressions beside the fit measure the strength.
     """
 
     n_rows: int
@@ -36,9 +37,20 @@ class Diagnosis:
 
     @classmethod
     def of(
-        cls, estimator: MomentEstimator, roles: dict[str, Role], action: np.ndarray, discrete: set[int]
+        cls,
+        estimator: MomentEstimator,
+        roles: dict[str, Role],
+        action: np.ndarray,
+        c: np.ndarray,
+        *,
+        discrete: set[int],
+        groups: np.ndarray | None,
+        seed: int,
     ) -> "Diagnosis":
-        """From a fitted estimator; ``discrete`` are the columns of the action that have levels."""
+        """From a fitted estimator and its rows: actions, and instruments beside the context.
+
+        ``discrete`` are the columns of the action that have levels.
+        """
         names = roles["action"].encoded_names
         report: Any = getattr(estimator, "report_", None)
         levels = None
@@ -46,20 +58,19 @@ class Diagnosis:
             levels = tuple(tuple(float(v) for v in row) for row in np.unique(action, axis=0))
         empty = cls(len(action), names, levels, (), (), (), (), None, None)
         if isinstance(report, TwoStageReport):
-            # With a series of terms per action, F of a single one says nothing of the action.
             of_terms = dict(
                 zip(report.endogenous, zip(report.first_stage_f, report.partial_r2, strict=True), strict=True)
             )
             places = [j for j in range(len(names)) if f"x{j}" in of_terms]
-            if len(places) < len(of_terms):
-                return empty
-            return dataclasses.replace(
-                empty,
-                action_names=tuple(names[j] for j in places),
-                effective_f=tuple(of_terms[f"x{j}"][0] for j in places),
-                partial_r2=tuple(of_terms[f"x{j}"][1] for j in places),
-                strength_measure="first-stage F",
-            )
+            # With a series of terms per action, F of a single one says nothing of the action.
+            if len(places) == len(of_terms):
+                return dataclasses.replace(
+                    empty,
+                    action_names=tuple(names[j] for j in places),
+                    effective_f=tuple(of_terms[f"x{j}"][0] for j in places),
+                    partial_r2=tuple(of_terms[f"x{j}"][1] for j in places),
+                    strength_measure="first-stage F",
+                )
         if isinstance(report, ControlReport):
             return dataclasses.replace(
                 empty,
@@ -68,7 +79,15 @@ class Diagnosis:
                 action_r2=(report.action_r2,),
             )
         if not isinstance(report, FitReport):
-            return empty
+            groups = None if groups is None else np.asarray(groups).reshape(-1)
+            instruments = list(range(roles["instruments"].width))
+            expected, strength = strengths_by_regression(action, c, instruments, groups, seed)
+            return dataclasses.replace(
+                empty,
+                effective_f=tuple(s.effective_f for s in strength),
+                partial_r2=tuple(s.partial_r2 for s in strength),
+                action_r2=() if np.isnan(expected).any() else r_squared(action, expected),
+            )
         return cls(
             n_rows=len(action),
             action_names=tuple(names[j] for j in report.modelled if j < len(names)),
@@ -93,9 +112,6 @@ class Diagnosis:
     def rows(self) -> list[tuple[str, str, str]]:
         """(what, value, how to read it)."""
         table = [("rows", f"{self.n_rows}", "")]
-        if not self.effective_f:
-            advice = "this estimator has no measure of it; KernelCMR and DMLCMR have"
-            table.append(("instrument strength", "not measured", advice))
         for name, f, r2 in zip(self.action_names, self.effective_f, self.partial_r2, strict=False):
             verdict = "weak: do not trust the effect" if f < 10 else "moderate" if f < 23.1 else "strong"
             verdict = "not measured: too few groups" if np.isnan(f) else verdict

@@ -118,7 +118,9 @@ class IVRegression:
         estimator = estimator.fit(y, x, c, seed=int(self.seed), groups=groups)
         # What the user says of the columns counts, where the estimator takes it.
         discrete = set(getattr(getattr(estimator, "report_", None), "discrete", discrete))
-        diagnosis = Diagnosis.of(estimator, roles, matrices["action"], discrete)
+        diagnosis = Diagnosis.of(
+            estimator, roles, matrices["action"], c, discrete=discrete, groups=groups, seed=int(self.seed)
+        )
         report = getattr(estimator, "report_", None)
         if isinstance(report, TwoStageReport) and image is None:
             names = [name for role in ("action", "context") if role in roles for name in roles[role].encoded_names]
