@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from prudent.cmr._arrays import as_matrix, as_number, row_label
+from prudent.cmr._arrays import as_groups, as_matrix, as_number, row_label
 from prudent.cmr._problem import MIN_ROWS
 from prudent.errors import DataError, RoleError
 
@@ -221,7 +221,7 @@ def read_roles(
     if data is None:
         for name, value in given.items():
             if isinstance(value, str):
-                raise RoleError(f"{name}={value!r} is a column name, but no data frame was given. Pass it first.")
+                raise _name_without_frame(name, value)
             frame = as_frame(value)
             values[name] = value if frame is None else frame
             roles[name] = (
@@ -249,6 +249,9 @@ def encode_roles(roles: Mapping[str, Role], data: Any, given: Mapping[str, Any])
         strange = [name for name in given if name not in roles]
         if strange:
             raise RoleError(f"This model was fitted without {strange[0]}, but one was given. Leave it out.")
+        for name, value in given.items():
+            if isinstance(value, str):
+                raise _name_without_frame(name, value)
     elif given:
         raise RoleError(
             f"{next(iter(given))} was given beside a frame; its columns are those of the fit. Give the frame alone, or "
@@ -267,16 +270,19 @@ def _check_lengths(matrices: Mapping[str, np.ndarray], titles: Mapping[str, str]
             raise DataError(f"{titles[name]} must have {n} rows like the outcome, got {len(matrix)}.")
 
 
-def read_groups(data: Any, groups: Any) -> Any:
+def read_groups(data: Any, groups: Any, n_rows: int) -> np.ndarray | None:
     """The unit of every row: a column of ``data`` if ``groups`` names one, else ``groups`` itself."""
-    if isinstance(groups, str) and data is not None:
+    if isinstance(groups, Sequence) and not isinstance(groups, str) and len(groups) == 1 and n_rows > 1:
+        (groups,) = groups
+    if isinstance(groups, str):
+        if data is None:
+            raise _name_without_frame("groups", groups)
         frame = require_frame(data)
         _check_column("Groups", groups, frame)
         groups = frame[groups].to_numpy()
+    groups = as_groups(groups, n_rows)
     if groups is not None:
-        import pandas as pd
-
-        missing = np.flatnonzero(pd.isna(np.asarray(groups).reshape(-1)))
+        missing = np.flatnonzero(pd.isna(groups))
         if len(missing):
             raise DataError(
                 f"groups has {len(missing)} missing values, the first at position {missing[0]}. Give every row its "
@@ -324,6 +330,10 @@ def require_frame(data: Any) -> pd.DataFrame:
             f"data must be a pandas or polars frame, got {type(data).__name__}. Pass arrays by role instead."
         )
     return frame
+
+
+def _name_without_frame(role: str, name: str) -> RoleError:
+    return RoleError(f"{role}={name!r} is a column name, but no data frame was given. Pass it first.")
 
 
 def _is_absent(value: Any) -> bool:

@@ -50,13 +50,14 @@ def test_bandit_and_random_cells():
     experiment = bench.load_all()["iv/context"].quick_version()
     run_cell = _load(experiment.run_cell)
     losses = {}
-    for method in ("linlcb", "random"):
+    for method in ("linlcb", "linlcb-without", "random"):
         settings = experiment.method(method).settings
         task = bench.Task(method=method, settings=settings, point={"n": 1000}, seed=1000, budget=experiment.budget)
         losses[method] = run_cell(task)["suboptimality"]
     assert losses["random"] == pytest.approx(3.87, abs=0.5)
     # Worse than one price for everybody: given the cost, price and hidden demand are nearly the same thing.
     assert losses["linlcb"] > 0.87
+    assert losses["linlcb-without"] < losses["linlcb"]
 
 
 def test_records_of_demand_keep_their_definition():

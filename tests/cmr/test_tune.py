@@ -3,13 +3,14 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import prudent
 from prudent import datasets
-from prudent.cmr import DFIV, DMLCMR, DeepGMM
+from prudent.cmr import DFIV, DMLCMR, DeepGMM, KernelCMR
 from prudent.cmr._tune import _assign, _expand, _read_data, apply_settings
-from prudent.errors import DataError
+from prudent.errors import DataError, RoleError
 from prudent.nn import MLPSpec, TabularSpec, TrainConfig, stack_groups
 
 BRIEF = TrainConfig(weight_decay=0.01, batch_size=64, max_steps=150, evaluate_every=50)
@@ -153,10 +154,39 @@ def test_fields_that_deepgmm_sets_itself_are_refused(name):
 
 def test_images_of_a_design_become_features():
     design = datasets.make_demand_images(60, seed=1000, images="digits")
-    y, x, c, groups, image = _read_data(design)
-    assert (y.shape, x.shape, c.shape, groups, image) == ((60, 1), (60, 18), (60, 18), None, (16, 1))
-    with pytest.raises(DataError, match="give arrays by role"):
-        _read_data({"y": y, "x": x, "c": c, "images": (8, 8)})
+    data = _read_data(design)
+    assert [part.shape for part in data[:3]] == [(60, 1), (60, 18), (60, 18)]
+    assert (data.groups, data.n_features, data.n_actions) == (None, 16, 1)
+    with pytest.raises(DataError, match=r"no use for images\. Its entries are y, x, c, groups"):
+        _read_data({"y": data.y, "x": data.x, "c": data.c, "images": (8, 8)})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"contexts": "x"}, "data has no use for contexts"),
+        ({"group": "g"}, "data has no use for group"),
+        ({"outcome": "word"}, "Outcome must be numeric"),
+        ({"instruments": "copy"}, "is the action 'a' in other units"),
+        ({"context": "one"}, None),
+    ],
+)
+def test_tables_are_read_as_a_fit_reads_them(change, message):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 4)), columns=list("yazx"))
+    frame = frame.assign(word=np.where(frame.y > 0, "high", "low"), copy=2 * frame.a, g=1)
+    frame["one"] = np.where(np.arange(60) < 1, "rare", "usual")
+    given = {"data": frame, "outcome": "y", "action": "a", "instruments": "z", "context": "x"} | change
+    if message is None:
+        assert _read_data(given).x.shape == (60, 3)
+        return
+    with pytest.raises((DataError, RoleError), match=message):
+        _read_data(given)
+
+
+def test_levels_of_these_rows_are_not_the_settings_of_the_result():
+    design = datasets.make_linear_gaussian(200, seed=0, discrete=True)
+    found = prudent.tune(KernelCMR(n_folds=2, n_landmarks=40), {"n_landmarks": [30, 40]}, design)
+    assert found.estimator.get_params()["discrete"] == "auto"
 
 
 def test_bad_estimator_and_splits():

@@ -255,6 +255,11 @@ def test_pricing_has_the_optimum_and_the_bias_that_its_text_says():
     assert np.corrcoef(noise, data.instruments[:, 0])[0, 1] == pytest.approx(0, abs=0.01)
     wrong = best + 4 / 2.09 / 2
     assert 2.0 - data.truth(wrong, contexts).mean() == pytest.approx(0.916, abs=0.01)
+    # Of what the cost leaves of the price, the hidden demand is the most.
+    rest = push - data.instruments[:, 0]
+    assert (noise @ rest) / (rest @ rest) == pytest.approx(4 / 1.09, abs=0.02)
+    wrong = np.clip(best + 4 / 1.09 / 2, -3, 3)
+    assert 2.0 - data.truth(wrong, contexts).mean() == pytest.approx(3.229, abs=0.03)
     assert datasets.pricing_error(Truth(data)) == 0.0
     assert datasets.pricing_grid()[0].shape == (5600, 1)
     assert np.abs(datasets.best_price(data.contexts(10_000, seed=1, shifted=True))).max() < 3

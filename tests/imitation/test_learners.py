@@ -477,7 +477,7 @@ def test_causal_imitation_fits_saves_and_loads(quick_estimator, tmp_path):
     assert str(again.diagnose()) == str(model.diagnose())
     assert "instrument strength" in str(again.diagnose())
     # Its networks and training are not saved: a fit would be another one.
-    with pytest.raises(DataError, match="a loaded CausalImitation cannot be fitted"):
+    with pytest.raises(DataError, match="a loaded model cannot be fitted again"):
         again.fit(demos)
     assert np.array_equal(again.predict(row), model.predict(row))
     assert np.allclose(

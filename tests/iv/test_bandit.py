@@ -1,4 +1,4 @@
-"""Policies judged by the truth, and bandits that ignore the instrument."""
+"""Policies judged by the truth, and bandits, which know no instruments."""
 
 import numpy as np
 import pytest

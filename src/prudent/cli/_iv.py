@@ -185,10 +185,12 @@ def _load(folder: Path) -> "IVRegression":
     from prudent.iv import WEAK_F
 
     model = load_model(folder, "IVRegression")
-    weakest = model.diagnose().weakest_f
+    diagnosis = model.diagnose()
+    weakest = diagnosis.weakest_f
     if weakest is not None and weakest < WEAK_F:
         sys.stderr.write(
-            f"prudent: warning: the instruments are weak (effective F {weakest:.1f}); do not trust this.\n"
+            f"prudent: warning: the instruments are weak ({diagnosis.strength_measure} {weakest:.1f}); do not trust "
+            "this.\n"
         )
     return model
 

@@ -75,6 +75,6 @@ def estimator_from_state(record: dict[str, Any], arrays: dict[str, np.ndarray]) 
             f"{', '.join(sorted(_SAVED))}. Upgrade prudent, or save the model again."
         )
     estimator: Any = _SAVED[kind].from_state(record, arrays)
-    # Networks, training and models of others are no numbers: a copy would have defaults in their place.
-    estimator.unsaved_ = tuple(name for name in estimator.get_params(deep=False) if name not in record["params"])
+    # Networks and training are not saved, and what was left to the data is: a fit of a copy would be another one.
+    estimator.is_loaded_ = True
     return estimator

@@ -52,6 +52,18 @@ def as_matrix(
     return array
 
 
+def as_groups(groups: Any, n_rows: int) -> np.ndarray | None:
+    """The unit of every row; None where every row is its own."""
+    if groups is None:
+        return None
+    groups = np.asarray(groups).reshape(-1)
+    if len(groups) != n_rows:
+        raise DataError(
+            f"groups must name one unit per row ({n_rows}), got {len(groups)}. Give every row of the data its group."
+        )
+    return groups
+
+
 def row_label(index: Any, number: int) -> str:
     """Where row ``number`` stands, in the words of a pandas ``index`` (a line of a file, say) if there is one."""
     if index is None:

@@ -13,14 +13,12 @@ import numpy as np
 from prudent.cmr._arrays import Matrix
 from prudent.cmr._base import regress_out_of_fold
 from prudent.cmr._folds import unseen_folds
-from prudent.cmr._report import permuted_instruments
+from prudent.cmr._report import N_PERMUTATIONS, in_two_halves, permuted_instruments
 from prudent.errors import DataError
 
 # Residuals that stand for their law: quantiles of one column, draws of several.
 N_QUANTILES, N_DRAWS = 16, 48
 MAX_LEVELS = 50
-# Permutations of the instruments that measure their strength, in two halves.
-N_PERMUTATIONS = 5
 
 Regress = Callable[[Matrix, Matrix, list[np.ndarray], np.ndarray | None], Callable[[Matrix], Matrix]]
 """regress(inputs, target, folds, groups) -> predict(inputs): row i is predicted without the fold that holds it."""
@@ -139,11 +137,6 @@ def fit_atoms(
     shuffled[:, :, continuous] = without[:, :, continuous] if blind is permuted else means(blind)
     weight = np.repeat(probability / len(nodes), len(nodes), axis=1)
     return Atoms(np.concatenate(values, axis=1), weight, expected, without, shuffled)
-
-
-def in_two_halves(means: list[Matrix]) -> np.ndarray:
-    """(2, n, d): the average of every other of ``means``, and that of the rest."""
-    return np.stack([np.mean(means[half::2], axis=0) for half in range(2)])
 
 
 def _with_moments_of(sample: Matrix, nodes: Matrix) -> Matrix:

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from prudent.cmr._arrays import Matrix, Scaler, as_matrix
+from prudent.cmr._arrays import Matrix, Scaler, as_groups, as_matrix
 from prudent.cmr._folds import cross_fit_folds
 from prudent.cmr._pairs import all_pairs
 from prudent.errors import DataError, NotFittedError
@@ -98,8 +98,7 @@ class MomentEstimator(BaseEstimator, abc.ABC):
         x = as_matrix("x", x)
         f = self.predict(x)
         y, c = as_matrix("y", y, n_rows=len(x), n_columns=f.shape[1]), as_matrix("c", c, n_rows=len(x))
-        groups = None if groups is None else np.asarray(groups).reshape(-1)
-        return residual_moment(y - f, c, seed=seed, n_folds=n_folds, groups=groups)
+        return residual_moment(y - f, c, seed=seed, n_folds=n_folds, groups=as_groups(groups, len(x)))
 
     def _check_fitted(self, attribute: str) -> None:
         if not hasattr(self, attribute):

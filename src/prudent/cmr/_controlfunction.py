@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_limits
 from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, as_matrix
-from prudent.cmr._atoms import N_PERMUTATIONS, in_two_halves
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import Series
 from prudent.cmr._folds import cross_fit_folds, held_out_groups
@@ -28,7 +27,7 @@ from prudent.cmr._gp import (
     tune_kernel,
 )
 from prudent.cmr._problem import Problem, check_choice, simple_params
-from prudent.cmr._report import Strength, permuted_instruments, r_squared, strengths
+from prudent.cmr._report import N_PERMUTATIONS, Strength, in_two_halves, permuted_instruments, r_squared, strengths
 from prudent.cmr._tree_ensemble import TreeEnsemble
 from prudent.errors import DataError
 
@@ -129,11 +128,13 @@ class ControlFunction(MomentEstimator):
             task.advance("action")
             residual = action - guess
             control = residual / residual.std() if self.control == "residual" else _normal_scores(residual)
-            self.x_scaler_, self.y_scaler_ = column_scaler(problem.x), Scaler.of(problem.y)
-            u, target = standard(self.x_scaler_, problem.x), standard(self.y_scaler_, problem.y)
+            x_scaler, y_scaler = column_scaler(problem.x), Scaler.of(problem.y)
+            u, target = standard(x_scaler, problem.x), standard(y_scaler, problem.y)
             fit_second = {"gp": self._fit_gp, "spline": self._fit_spline, "boosting": self._fit_boosting}[self.second]
-            share = fit_second(u, control, target, problem, rng)
+            function, share = fit_second(u, control, target, problem, rng)
             task.advance("outcome")
+        # Only now: a fit that fails leaves an earlier one as it was.
+        self.function_, self.x_scaler_, self.y_scaler_ = function, x_scaler, y_scaler
         self.report_ = ControlReport(
             n_rows=len(u),
             action_r2=r_squared(action, guess)[0],
@@ -192,8 +193,7 @@ class ControlFunction(MomentEstimator):
             penalty[-basis.shape[1] :] = 1e-3
             solved = np.linalg.solve(design.T @ design + np.diag(penalty), design.T @ y)
             effect = basis @ solved[-basis.shape[1] :]
-        self.function_ = _KernelFunction(kernel, landmarks, whiten @ solved[: -basis.shape[1]])
-        return _share(effect, y)
+        return _KernelFunction(kernel, landmarks, whiten @ solved[: -basis.shape[1]]), _share(effect, y)
 
     def _fit_spline(self, u: Matrix, control: Matrix, y: Matrix, problem: Problem, rng: np.random.Generator) -> tuple:
         series = Series.of(u, kind="spline", degree=3, n_knots=8, interactions=True)
@@ -219,10 +219,10 @@ class ControlFunction(MomentEstimator):
                 losses[number] += np.sum((y[rows] - inside @ w) ** 2)
         w = solve(gram, moment, PENALTIES[np.argmin(losses)])
         inner = w[1 : -basis.shape[1]]
-        self.function_ = _SplineFunction(series, np.vstack([w[:1] - centre @ inner, inner]))
-        return _share(basis @ w[-basis.shape[1] :], y)
+        function = _SplineFunction(series, np.vstack([w[:1] - centre @ inner, inner]))
+        return function, _share(basis @ w[-basis.shape[1] :], y)
 
-    def _fit_boosting(self, u: Matrix, control: Matrix, y: Matrix, problem: Problem, rng: np.random.Generator) -> None:
+    def _fit_boosting(self, u: Matrix, control: Matrix, y: Matrix, problem: Problem, rng: np.random.Generator) -> tuple:
         from sklearn.ensemble import GradientBoostingRegressor
 
         inputs = np.hstack([u, control])
@@ -252,7 +252,7 @@ class ControlFunction(MomentEstimator):
             start: Any = model.init_
             starts.append(float(start.constant_[0, 0]))
         levels = np.quantile(control[:, 0], (np.arange(N_CONTROLS) + 0.5) / N_CONTROLS)
-        self.function_ = _AveragedTrees(ensembles, np.array(starts), levels)
+        return _AveragedTrees(ensembles, np.array(starts), levels), None
 
 
 @dataclasses.dataclass(frozen=True)

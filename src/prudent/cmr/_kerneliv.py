@@ -123,13 +123,11 @@ class KernelIV(MomentEstimator):
         rng = np.random.default_rng(seed)
         user = "KernelIV learns its two stages on two halves of the data, for which it"
         halves = cross_fit_folds(len(problem.x), 2, rng, problem.groups, user=user)
-        self.modelled_, self.known_ = list(problem.modelled), list(problem.known)
-        self.y_scaler_ = Scaler.of(problem.y)
-        x_scaler, c_scaler = column_scaler(problem.x), column_scaler(problem.c)
+        x_scaler, c_scaler, y_scaler = column_scaler(problem.x), column_scaler(problem.c), Scaler.of(problem.y)
         u, v = standard(x_scaler, problem.x), standard(c_scaler, problem.c)
         x_groups, c_groups = _groups(problem.x), _groups(problem.c)
         x_scale, c_scale = _medians(u, x_groups, rng), _medians(v, c_groups, rng)
-        target = standard(self.y_scaler_, problem.y)
+        target = standard(y_scaler, problem.y)
 
         def cut(rows: list[np.ndarray], x_scale: np.ndarray, c_scale: np.ndarray) -> Halves:
             w, z = u / x_scale, v / c_scale
@@ -157,9 +155,11 @@ class KernelIV(MomentEstimator):
             if self.bandwidth == "tuned":
                 pilot = [rng.permutation(rows)[: PILOT_ROWS // 2] for rows in halves]
                 starts = (x_scale, x_groups), (c_scale, c_groups)
-                x_scale, c_scale = self._tune(cut, pilot, *starts, seed, pool, progress)
+                x_scale, c_scale = self._tune(cut, problem, pilot, *starts, seed, pool, progress)
             # Each half learns each stage once; the mean of the two functions has less noise.
             solutions = list(pool.map(solve, (halves, halves[::-1])))
+        # Only now: a fit that fails leaves an earlier one as it was.
+        self.modelled_, self.known_, self.y_scaler_ = list(problem.modelled), list(problem.known), y_scaler
         self.kind_ = kind
         self.parts_ = [each.arrays for each in solutions]
         if kind == "random":
@@ -243,7 +243,7 @@ class KernelIV(MomentEstimator):
         embedded = gaussian(action, part["action"]) @ part["embedding"] if self.modelled_ else 1.0
         return (embedded * gaussian(known, part["known"])) @ part["weights"]
 
-    def _tune(self, cut, rows, x_start, c_start, seed, pool, progress) -> tuple[np.ndarray, np.ndarray]:
+    def _tune(self, cut, problem, rows, x_start, c_start, seed, pool, progress) -> tuple[np.ndarray, np.ndarray]:
         """Coordinate search over factors of the bandwidths: of C by the first stage's loss, of X by the second's.
 
         A search over context and action at once credits the action with what the context does where one follows from
@@ -252,12 +252,15 @@ class KernelIV(MomentEstimator):
         """
         (x_scale, x_groups), (c_scale, c_groups) = x_start, c_start
         x_scale, c_scale = x_scale.copy(), c_scale.copy()
-        actions = [group for group in x_groups if any(j in self.modelled_ for j in group)]
+        actions = [group for group in x_groups if any(j in problem.modelled for j in group)]
         known = [group for group in x_groups if group not in actions]
         n_trials = (len(FACTORS) - 1) * (len(c_groups) + 2 * len(known)) + 2 * (len(ACTION_FACTORS) - 1) * len(actions)
         task = progress.start("bandwidths", n_trials)
         # Both halves judge: one of them alone would leave much to chance.
         orders = (rows, rows[::-1])
+        # The rows that judge f, in the order of their losses.
+        judges = np.concatenate([order[0] for order in orders])
+        units = None if problem.groups is None else np.unique(problem.groups[judges], return_inverse=True)[1]
         draws = [Draws.of(cut(order, x_scale, c_scale), PILOT_FEATURES, seed) for order in orders]
 
         def make_regressors() -> list[Regressors]:
@@ -293,7 +296,7 @@ class KernelIV(MomentEstimator):
                     scale[list(group)] = factor * start
                     loss = losses()
                     task.advance()
-                    if _is_better(loss, best, errors):
+                    if _is_better(loss, best, errors, units):
                         best, chosen = loss, factor
                 scale[list(group)] = chosen * start
             return best
@@ -307,10 +310,10 @@ class KernelIV(MomentEstimator):
         def function_scales(width: float) -> tuple[np.ndarray, np.ndarray]:
             """Scales of X, tuned for the context while actions are ``width`` times as wide, and their losses by row."""
             scale = x_scale.copy()
-            scale[self.modelled_] *= width
+            scale[problem.modelled] *= width
             firsts = first_stages(scale, regressors)
             search(scale, known, FACTORS, lambda: function_losses(scale, firsts), 0.0)
-            scale[self.modelled_] /= width
+            scale[problem.modelled] /= width
 
             def losses() -> np.ndarray:
                 return function_losses(scale, first_stages(scale, regressors))
@@ -320,16 +323,21 @@ class KernelIV(MomentEstimator):
         found, loss = function_scales(BLIND)
         if actions:
             other, other_loss = function_scales(ACTION_FACTORS[0])
-            is_clear = _is_better(other_loss, loss, 1.0) and other_loss.mean() < (1 - MIN_GAIN) * loss.mean()
+            is_clear = _is_better(other_loss, loss, 1.0, units) and other_loss.mean() < (1 - MIN_GAIN) * loss.mean()
             found = other if is_clear else found
         task.finish()
         return found, c_scale
 
 
-def _is_better(loss: np.ndarray, best: np.ndarray, errors: float) -> bool:
-    """Whether losses by row are smaller in the mean, by that many standard errors."""
+def _is_better(loss: np.ndarray, best: np.ndarray, errors: float, units: np.ndarray | None) -> bool:
+    """Whether losses by row are smaller in the mean, by that many standard errors; rows of one of ``units`` are one."""
     gain = best - loss
-    return float(gain.mean()) > errors * float(gain.std()) / np.sqrt(len(gain))
+    if errors == 0.0:
+        return float(gain.mean()) > 0.0
+    deviation = gain - gain.mean()
+    if units is not None:
+        deviation = np.bincount(units, weights=deviation)
+    return float(gain.mean()) > errors * float(np.sqrt(np.sum(deviation**2))) / len(gain)
 
 
 def _groups(array: Matrix) -> list[tuple[int, ...]]:

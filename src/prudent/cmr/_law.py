@@ -16,9 +16,8 @@ from scipy.special import ndtr
 
 from prudent._progress import Progress
 from prudent.cmr._arrays import Matrix, Scaler, is_discrete
-from prudent.cmr._atoms import in_two_halves
 from prudent.cmr._problem import MAX_OWN
-from prudent.cmr._report import permuted_instruments
+from prudent.cmr._report import in_two_halves, permuted_instruments
 from prudent.errors import DataError
 from prudent.nn import (
     Categorical,

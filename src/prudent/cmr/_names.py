@@ -23,13 +23,12 @@ NAMES = {
 
 
 def check_estimator(estimator: Any, advice: str) -> None:
-    """Raise unless ``estimator`` is None (the default) or a moment estimator that is whole: a saved one may not be."""
-    unsaved = getattr(estimator, "unsaved_", ())
-    if unsaved:
+    """Raise unless ``estimator`` is None (the default) or a moment estimator that was not loaded with a model."""
+    if getattr(estimator, "is_loaded_", False):
         name = type(estimator).__name__
         raise DataError(
-            f"a loaded model cannot be fitted again where its settings are not all saved: {', '.join(unsaved)} of "
-            f"{name} would be the default. Make a new model with {name}(...)."
+            f"a loaded model cannot be fitted again: of the settings of its {name}, some are not saved, and others are "
+            f"what the data of its fit made of them. Make a new model with {name}(...)."
         )
     if estimator is None or isinstance(estimator, MomentEstimator):
         return

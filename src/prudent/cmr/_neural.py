@@ -44,7 +44,7 @@ def _check_kinds(estimator: MomentEstimator) -> None:
     """Raise unless every network is a specification and every training a TrainConfig, where they are given."""
     given = {name: value for name, value in estimator.get_params(deep=False).items() if value is not None}
     for name, value in given.items():
-        if name.endswith("network") and not callable(value):
+        if name.endswith("network") and (isinstance(value, type) or not callable(value)):
             raise TypeError(f"{name} must be a network such as prudent.nn.MLPSpec(...), got {value!r}.")
         if name.endswith("train"):
             from prudent.nn import TrainConfig

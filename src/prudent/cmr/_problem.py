@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from prudent.cmr._arrays import Matrix, as_matrix, is_discrete, numeric_columns, shared_columns
+from prudent.cmr._arrays import Matrix, as_groups, as_matrix, is_discrete, numeric_columns, shared_columns
 from prudent.cmr._base import check_seed
 from prudent.cmr._folds import cross_fit_folds
 from prudent.errors import DataError
@@ -42,10 +42,7 @@ class Problem:
         y, c = as_matrix("y", y, n_rows=len(x)), as_matrix("c", c, n_rows=len(x))
         if len(x) < MIN_ROWS:
             raise DataError(f"{name} needs at least {MIN_ROWS} rows, got {len(x)}. Bring more data.")
-        if groups is not None:
-            groups = np.asarray(groups).reshape(-1)
-            if len(groups) != len(x):
-                raise DataError(f"groups must name one unit per row ({len(x)}), got {len(groups)}.")
+        groups = as_groups(groups, len(x))
         shared = shared_columns(x, c)
         modelled = [j for j in range(x.shape[1]) if j not in shared]
         for j in modelled:

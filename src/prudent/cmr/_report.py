@@ -18,6 +18,8 @@ WEAK_F = 10.0
 # f is of the order of the outcome's mean, and a correction of that of the residuals; with weak instruments it may vary
 # more, but beyond so many times as much it has run off.
 MAX_SPREAD = 5.0
+# Permutations of the instruments that measure their strength, in two halves.
+N_PERMUTATIONS = 5
 # An instrument of which the context predicts more than this share, out of fold, is permuted given the context.
 PREDICTED_SHARE = 0.1
 
@@ -131,14 +133,18 @@ def strengths(
 
 def strengths_by_regression(
     actual: Matrix, c: Matrix, instruments: list[int], groups: np.ndarray | None, seed: int
-) -> tuple[Matrix, tuple[Strength, ...]]:
-    """(out-of-fold means, strengths) of the actions by kernel regressions, for estimators without a law of theirs."""
+) -> tuple[tuple[float, ...], tuple[Strength, ...]]:
+    """(R2 out of fold, strengths) of the actions by kernel regressions, for estimators without a law of theirs."""
     if groups is not None and len(np.unique(groups)) < MIN_UNITS:
-        unknown = Strength(float("nan"), float("nan"))
-        return np.full(actual.shape, np.nan), (unknown,) * actual.shape[1]
-    permuted, _ = permuted_instruments(c, instruments, 2, np.random.default_rng([seed, 1]), groups)
+        return (), strengths(actual, actual, np.zeros((2, *actual.shape)), groups)
+    permuted, _ = permuted_instruments(c, instruments, N_PERMUTATIONS, np.random.default_rng([seed, 1]), groups)
     expected, *without = (regress_out_of_fold(actual, at, seed=seed, groups=groups) for at in (c, *permuted))
-    return expected, strengths(actual, expected, np.stack(without), groups)
+    return r_squared(actual, expected), strengths(actual, expected, in_two_halves(without), groups)
+
+
+def in_two_halves(means: list[Matrix]) -> np.ndarray:
+    """(2, n, d): the average of every other of ``means``, and that of the rest."""
+    return np.stack([np.mean(means[half::2], axis=0) for half in range(2)])
 
 
 def is_weak(strength: Sequence[Strength]) -> bool:

@@ -5,10 +5,11 @@ for either. Candidates that differ only in learning rate, weight decay and dropo
 """
 
 import dataclasses
+import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -17,7 +18,7 @@ from prudent._checks import check_count
 from prudent._progress import Progress
 from prudent.cmr._base import MIN_UNITS, MomentEstimator, check_seed, residual_moment
 from prudent.cmr._folds import cross_fit_folds
-from prudent.cmr._images import ImageFeatures
+from prudent.cmr._names import check_estimator
 from prudent.cmr._neural import NeuralEstimator, Problem, Settings, embed_beside_image, read_problem
 from prudent.errors import DataError
 
@@ -162,13 +163,18 @@ def tune(
     >>> result = tune(DMLCMR(n_folds=2), grid, datasets.make_demand(2000))   # doctest: +SKIP
     """
     check_seed(seed)
-    if not isinstance(estimator, MomentEstimator):
-        raise TypeError(f"estimator must be a moment estimator such as DMLCMR(), got {type(estimator).__name__}.")
+    if estimator is None:
+        raise TypeError("estimator must be a moment estimator such as DMLCMR(), got None.")
+    check_estimator(estimator, "Classes with an effect method of their own cannot be tuned.")
     check_count("n_splits", n_splits, 2)
-    y, x, c, groups, image = _read_data(data)
-    if image is not None:
-        estimator = embed_beside_image(clone(estimator), x, c, *image)
-    problem = read_problem(estimator, y, x, c, seed, groups)
+    given = _read_data(data)
+    started = estimator
+    if given.n_features is not None:
+        estimator = embed_beside_image(clone(estimator), given.x, given.c, given.n_features, given.n_actions)
+    if given.discrete is not None and getattr(estimator, "discrete", None) == "auto":
+        with_levels: Any = clone(estimator)
+        estimator = with_levels.set_params(discrete=given.discrete)
+    problem = read_problem(estimator, given.y, given.x, given.c, seed, given.groups)
     candidates = _expand(space)
     two_stages = hasattr(estimator, "nuisance_tasks")
     by_stage = {"nuisance": [], "function": []}
@@ -182,9 +188,12 @@ def tune(
     folds = cross_fit_folds(problem.n_rows, n_splits, rng, problem.groups)
     splits = [(np.setdiff1d(np.arange(problem.n_rows), held), held) for held in folds]
     best_estimator: Any = clone(estimator)
-    shown = {name: value for name, value in estimator.get_params(deep=False).items() if name == "show_progress"}
-    # One bar at a time: that of the search.
-    best_estimator.set_params(**dict.fromkeys(shown, False))
+    # What the search has set for itself goes back to what it was: one bar at a time, and the levels of these rows.
+    own = {
+        name: value for name, value in started.get_params(deep=False).items() if name in ("show_progress", "discrete")
+    }
+    if "show_progress" in own:
+        best_estimator.set_params(show_progress=False)
     best: dict[str, Any] = {}
     trials: list[Trial] = []
     with Progress(show_progress) as progress:
@@ -201,7 +210,7 @@ def tune(
                 raise FloatingPointError(f"Every candidate of the {stage} stage diverged. Lower the learning rates.")
             best |= {f"{stage}.{name}": value for name, value in winner.settings.items()}
             best_estimator = apply_settings(best_estimator, stage, winner.settings, problem.n_rows)
-    return Tuning(best_estimator.set_params(**shown), best, tuple(trials), problem.n_rows, n_splits)
+    return Tuning(best_estimator.set_params(**own), best, tuple(trials), problem.n_rows, n_splits)
 
 
 def apply_settings(estimator: Any, stage: str, settings: dict[str, Any], n_rows: int) -> Any:
@@ -430,37 +439,43 @@ def _is_field(estimator: Any, stage: str, name: str) -> bool:
     )
 
 
-def _read_data(data: Any) -> tuple[Any, Any, Any, Any, tuple[int, int] | None]:
-    """y, x, c, groups, and (features of an image, columns of the action) where the context ends with an image."""
-    # Roles rest on this package, so that they cannot be imported before it.
-    from prudent._roles import IV_REQUIRED, IV_TITLES, read_groups, read_roles
+class _Data(NamedTuple):
+    """Arrays of a problem; of data by role also the discrete columns, and the features of an image in the context."""
 
+    y: Any
+    x: Any
+    c: Any
+    groups: Any = None
+    discrete: tuple[int, ...] | None = None
+    n_features: int | None = None
+    n_actions: int = 0
+
+
+def _refuse_others(data: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    strange = [str(name) for name in data if name not in known]
+    if strange:
+        raise DataError(f"data has no use for {', '.join(strange)}. Its entries are {', '.join(known)}.")
+
+
+def _read_data(data: Any) -> _Data:
+    """What the search needs of the user's data, checked as a fit would check it."""
     if hasattr(data, "roles"):
         data = data.roles()
     if isinstance(data, Mapping):
-        groups = data.get("groups")
         if {"y", "x", "c"} <= data.keys():
-            if data.get("images") is not None:
-                raise DataError("images describes the last columns of a context: give arrays by role, not y, x and c.")
-            return data["y"], data["x"], data["c"], groups, None
+            _refuse_others(data, ("y", "x", "c", "groups"))
+            return _Data(data["y"], data["x"], data["c"], data.get("groups"))
         if {"outcome", "action", "instruments"} <= data.keys():
-            given = {name: data.get(name) for name in IV_TITLES}
-            parts = read_roles(data.get("data"), given, IV_TITLES, IV_REQUIRED)[1]
-            groups = read_groups(data.get("data"), groups)
-            n_rows = len(parts["outcome"])
-            context, image = parts.get("context", np.empty((n_rows, 0))), None
-            if data.get("images") is not None:
-                features = ImageFeatures.of_last(context, data["images"])
-                context, image = features.replace_last(context), (features.n_features, parts["action"].shape[1])
-            return (
-                parts["outcome"],
-                np.hstack([parts["action"], context]),
-                np.hstack([parts["instruments"], context]),
-                groups,
-                image,
-            )
+            # Its questions rest on this package, which cannot import them first.
+            from prudent.iv._table import read_table
+
+            _refuse_others(data, tuple(inspect.signature(read_table).parameters))
+            table = read_table(**data)
+            n_features = None if table.image is None else table.image.n_features
+            discrete, n_actions = tuple(sorted(table.discrete)), table.action.shape[1]
+            return _Data(table.y, table.x, table.c, table.groups, discrete, n_features, n_actions)
     if isinstance(data, tuple) and len(data) == 3:
-        return *data, None, None
+        return _Data(*data)
     raise DataError(
         f"data must be a Design, arrays by role (outcome, action, instruments, context), or (y, x, c), got "
         f"{type(data).__name__}. For a frame: dict(data=frame, outcome='y', action='a', instruments=['z'])."

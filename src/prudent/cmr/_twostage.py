@@ -146,10 +146,9 @@ class TwoStageLeastSquares(MomentEstimator):
             "n_knots": self.n_knots,
             "interactions": self.interactions,
         }
-        self.series_ = Series.of(problem.x, **settings)
-        self.instrument_series_ = Series.of(problem.c, **settings)
-        basis, outer = self.series_.transform(problem.x), self.instrument_series_.transform(problem.c)
-        names, needed = self.series_.terms()
+        series, instrument_series = Series.of(problem.x, **settings), Series.of(problem.c, **settings)
+        basis, outer = series.transform(problem.x), instrument_series.transform(problem.c)
+        names, needed = series.terms()
         is_exogenous = np.array([set(columns) <= set(problem.known) for columns in needed], dtype=bool)
         constant = np.ones((len(basis), 1))
         exogenous = np.flatnonzero(is_exogenous)
@@ -177,13 +176,12 @@ class TwoStageLeastSquares(MomentEstimator):
             for column in problem.y.T
         ]
         chosen = np.concatenate([exogenous, endogenous])
-        self.chosen_ = chosen
-        self.coefficients_ = np.column_stack([np.asarray(result.params) for result in results])
+        coefficients = np.column_stack([np.asarray(result.params) for result in results])
         first_stage = [_first_stage(column, fixed, excluded, options) for column in basis[:, endogenous].T]
         if n_clusters is not None and n_clusters <= excluded.shape[1]:
             # The covariance of the instruments' coefficients is then singular: F would be a rounding error's inverse.
             first_stage = [(float("nan"), r2) for _, r2 in first_stage]
-        self.report_ = TwoStageReport(
+        report = TwoStageReport(
             n_rows=len(basis),
             errors=errors,
             terms=("constant", *(names[j] for j in chosen)),
@@ -194,6 +192,9 @@ class TwoStageLeastSquares(MomentEstimator):
             partial_r2=tuple(r2 for _, r2 in first_stage),
             n_instruments=excluded.shape[1],
         )
+        # Only now: a fit that fails leaves an earlier one as it was.
+        self.series_, self.instrument_series_, self.chosen_ = series, instrument_series, chosen
+        self.coefficients_, self.report_ = coefficients, report
         return self
 
     def predict(self, x: Any) -> np.ndarray:

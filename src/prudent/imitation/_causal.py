@@ -27,6 +27,7 @@ from prudent._checks import check_count
 from prudent.cmr import DMLCMR, MomentEstimator
 from prudent.cmr._arrays import shared_columns
 from prudent.cmr._base import MIN_UNITS, regress_out_of_fold
+from prudent.cmr._names import check_estimator
 from prudent.cmr._report import WEAK_F, FitReport, Strength, partial_strength
 from prudent.errors import DataError
 from prudent.imitation._base import Imitator, default_network
@@ -116,16 +117,7 @@ class CausalImitation(Imitator):
         check_count("policy_actions", self.policy_actions, 0)
         if self.correction not in list(STATES):
             raise DataError(f"correction must be one of {', '.join(STATES)}, got {self.correction!r}.")
-        if self.estimator is not None and not isinstance(self.estimator, MomentEstimator):
-            raise TypeError(
-                f"estimator must be a moment estimator such as DMLCMR(), got {type(self.estimator).__name__}."
-            )
-        if self.estimator is not None and self.estimator is getattr(self, "estimator_", None):
-            raise DataError(
-                "a loaded CausalImitation cannot be fitted: networks and training of its estimator are not saved, and "
-                f"others would take their place. Make a new one: CausalImitation(estimator, noise_horizon="
-                f"{self.noise_horizon})."
-            )
+        check_estimator(self.estimator, "Classes of prudent.imitation are fitted by themselves.")
         if isinstance(self.estimator, DMLCMR):
             # Before its fit: what it leaves open is filled in by the number of folds.
             check_count("n_folds", self.estimator.n_folds, 1)
@@ -297,7 +289,7 @@ class CausalImitation(Imitator):
             restored: Any = self.estimator_
             restored.straight_ = replace(restored.straight_, terms=terms)
         self.diagnosis_ = ImitationDiagnosis.from_json(record["diagnosis"])
-        self.estimator = self.estimator_  # It tells that the model was loaded: a fit takes a copy.
+        self.estimator = self.estimator_
 
 
 def _fill_in(estimator: DMLCMR, n_rows: int, n_columns: int, explained: Callable[[], float]) -> None:

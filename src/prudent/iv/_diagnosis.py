@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from prudent._roles import Role
 from prudent.cmr import MomentError, MomentEstimator
 from prudent.cmr._controlfunction import ControlReport
-from prudent.cmr._report import FitReport, r_squared, strengths_by_regression, table_text
+from prudent.cmr._report import FitReport, strengths_by_regression, table_text
 from prudent.cmr._twostage import TwoStageReport
+from prudent.iv._table import IVTable
 
 # Where instruments explain so much of an action's free variation, nothing is left that they could be free of.
 DETERMINED = 0.999
@@ -36,27 +36,15 @@ class Diagnosis:
     strength_measure: str = "effective F"
 
     @classmethod
-    def of(
-        cls,
-        estimator: MomentEstimator,
-        roles: dict[str, Role],
-        action: np.ndarray,
-        c: np.ndarray,
-        *,
-        discrete: set[int],
-        groups: np.ndarray | None,
-        seed: int,
-    ) -> "Diagnosis":
-        """From a fitted estimator and its rows: actions, and instruments beside the context.
-
-        ``discrete`` are the columns of the action that have levels.
-        """
-        names = roles["action"].encoded_names
+    def of(cls, estimator: MomentEstimator, table: IVTable, *, discrete: set[int], seed: int) -> "Diagnosis":
+        """From an estimator and the table that it was fitted to; ``discrete`` columns of the action have levels."""
+        action, names = table.action, table.roles["action"].encoded_names
         report: Any = getattr(estimator, "report_", None)
         levels = None
         if set(range(action.shape[1])) <= discrete:
             levels = tuple(tuple(float(v) for v in row) for row in np.unique(action, axis=0))
-        empty = cls(len(action), names, levels, (), (), (), (), None, None)
+        modelled = table.modelled
+        empty = cls(len(action), tuple(names[j] for j in modelled), levels, (), (), (), (), None, None)
         if isinstance(report, TwoStageReport):
             of_terms = dict(
                 zip(report.endogenous, zip(report.first_stage_f, report.partial_r2, strict=True), strict=True)
@@ -79,14 +67,14 @@ class Diagnosis:
                 action_r2=(report.action_r2,),
             )
         if not isinstance(report, FitReport):
-            groups = None if groups is None else np.asarray(groups).reshape(-1)
-            instruments = list(range(roles["instruments"].width))
-            expected, strength = strengths_by_regression(action, c, instruments, groups, seed)
+            action_r2, strength = strengths_by_regression(
+                action[:, modelled], table.c, table.instruments, table.groups, seed
+            )
             return dataclasses.replace(
                 empty,
                 effective_f=tuple(s.effective_f for s in strength),
                 partial_r2=tuple(s.partial_r2 for s in strength),
-                action_r2=() if np.isnan(expected).any() else r_squared(action, expected),
+                action_r2=action_r2,
             )
         return cls(
             n_rows=len(action),
@@ -113,8 +101,10 @@ class Diagnosis:
         """(what, value, how to read it)."""
         table = [("rows", f"{self.n_rows}", "")]
         for name, f, r2 in zip(self.action_names, self.effective_f, self.partial_r2, strict=False):
+            if np.isnan(f):
+                table.append((f"instrument strength, {name}", "not measured", "too few groups"))
+                continue
             verdict = "weak: do not trust the effect" if f < 10 else "moderate" if f < 23.1 else "strong"
-            verdict = "not measured: too few groups" if np.isnan(f) else verdict
             table.append((f"instrument strength, {name}: {self.strength_measure}", f"{f:.1f}", verdict))
             share = "share of the action's free variation" if r2 < DETERMINED else "all of it: a plain regression"
             table.append((f"instrument strength, {name}: partial R2", f"{r2:.3f}", share))

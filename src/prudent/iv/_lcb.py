@@ -1,8 +1,8 @@
-"""Offline contextual bandits that ignore the instrument: lower confidence bounds on a plain regression.
+"""Offline contextual bandits, which know no instruments: lower confidence bounds on a plain regression.
 
 They regress the logged outcome on context and logged action and choose the action whose estimate, less a multiple of
-its uncertainty, is largest. With hidden confounding the regression is wrong however large the data are, and so is the
-policy; they are here to show it. Without confounding they work.
+its uncertainty, is largest. An instrument is left out, or is one more context. With hidden confounding the regression
+is wrong however large the data are, and so is the policy; they are here to show it. Without confounding they work.
 
 LinLCB (Jin et al., 2021), KernLCB (Valko et al., 2013), NeuraLCB, NeuralLinLCB and NeuralLinGreedy (Nguyen-Tang et al.,
 2022). Actions are discrete; a continuous action is cut into ``n_actions`` levels, and a logged action counts as the
@@ -10,6 +10,7 @@ nearest one. The published versions stream over the data; these fit the whole lo
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -76,14 +77,13 @@ class OfflineBandit(BaseEstimator, abc.ABC):
         for role, matrix in (("outcome", y), ("action", a)):
             if matrix.shape[1] != 1:
                 raise DataError(f"{role} must be one column for {name}, got {matrix.shape[1]}. Choose one.")
-        self.n_instruments_ = 0
         x = as_matrix("context", context, n_rows=len(y))
-        if instruments is not None:
-            z = as_matrix("instruments", instruments, n_rows=len(y))
-            self.n_instruments_, x = z.shape[1], np.hstack([x, z])
+        z = np.empty((len(y), 0)) if instruments is None else as_matrix("instruments", instruments, n_rows=len(y))
+        x = np.hstack([x, z])
         if np.ptp(y) == 0:
             raise DataError(f"The outcome is constant ({y[0, 0]:g}): there is nothing to choose by.")
-        self.actions_ = self._levels(a, actions)
+        # Only after all checks: a fit that fails leaves an earlier one as it was.
+        self.actions_, self.n_instruments_ = self._levels(a, actions), z.shape[1]
         self.scaler_, self.y_scaler_ = Scaler.of(x), Scaler.of(y)
         arm = np.argmin(np.abs(a - self.actions_), axis=1)
         self._fit(self._standard(x), arm, (y[:, 0] - self.y_scaler_.mean[0]) / self.y_scaler_.scale[0])
@@ -119,6 +119,12 @@ class OfflineBandit(BaseEstimator, abc.ABC):
         for name, least in (("n_actions", 2), ("max_rows", 1), ("batch_size", 1), ("n_steps", 1)):
             if name in settings:
                 check_count(name, settings[name], least)
+        if "widths" in settings:
+            widths = settings["widths"]
+            if not isinstance(widths, Sequence) or isinstance(widths, str) or not widths:
+                raise DataError(f"widths must be a sequence of one or more whole numbers, got {widths!r}.")
+            for width in widths:
+                check_count("every one of widths", width)
         for name in ("ridge", "length_scale", "noise", "learning_rate"):
             if name in settings:
                 check_positive(name, settings[name])

@@ -63,6 +63,11 @@ class Policy:
         actions = list(actions)
         if not actions:
             raise DataError("actions must name at least one candidate, got an empty list.")
+        if len(role.columns) > 1 and all(np.ndim(action) == 0 for action in actions):
+            raise DataError(
+                f"An action has {len(role.columns)} columns here, got single values as candidates: {actions!r}. Give a "
+                "list of actions, actions=[[...], ...]; a range (low, high) is for an action of one column."
+            )
         labels = tuple(actions) if role.categorical_positions else None
         return cls(model, role.encode(actions), labels, False, outcome, minimise)
 

@@ -11,18 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.base import clone
 
-from prudent._roles import (
-    IV_REQUIRED,
-    IV_TITLES,
-    Role,
-    check_enough,
-    check_varying,
-    encode_roles,
-    read_groups,
-    read_roles,
-)
+from prudent._roles import Role, encode_roles, read_groups
 from prudent.cmr import DMLCMR, ImageFeatures, MomentError, MomentEstimator, TwoStageLeastSquares
-from prudent.cmr._arrays import as_matrix, is_discrete
+from prudent.cmr._arrays import as_matrix
 from prudent.cmr._base import MIN_UNITS, check_seed
 from prudent.cmr._debias import MAX_CURVED, Correction, CorrectionSums
 from prudent.cmr._names import check_estimator
@@ -34,13 +25,12 @@ from prudent.cmr._twostage import TwoStageReport
 from prudent.errors import DataError, NotFittedError, RoleError
 from prudent.iv._diagnosis import DETERMINED, Diagnosis
 from prudent.iv._policy import Policy
+from prudent.iv._table import NEARLY_THE_ACTION, read_table
 from prudent.iv._value import PolicyValue, policy_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Correlation of an instrument with the action beyond which it hardly comes from outside.
-NEARLY_THE_ACTION = 0.999
 # Of many rows so many tell where there are data.
 SUPPORT_ROWS = 10_000
 
@@ -91,36 +81,26 @@ class IVRegression:
         """
         check_seed(self.seed)
         check_estimator(self.estimator, "Regressors for the outcome go into DMLCMR(outcome_model=...).")
-        given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
-        roles, matrices = read_roles(data, given, IV_TITLES, IV_REQUIRED)
-        groups = read_groups(data, groups)
-        check_enough(len(matrices["outcome"]))
-        check_varying(roles, matrices, IV_REQUIRED)
-        closest = _check_instruments(roles, matrices)
-        context_matrix = matrices.get("context", np.empty((len(matrices["outcome"]), 0)))
-        image = None
-        if images is not None:
-            if not context_matrix.shape[1]:
-                raise RoleError("images describes the last columns of the context, but no context was given.")
-            image = ImageFeatures.of_last(context_matrix, images)
-            context_matrix = image.replace_last(context_matrix)
-        y, x = matrices["outcome"], np.hstack([matrices["action"], context_matrix])
-        c = np.hstack([matrices["instruments"], context_matrix])
+        table = read_table(
+            data,
+            outcome=outcome,
+            action=action,
+            instruments=instruments,
+            context=context,
+            groups=groups,
+            images=images,
+        )
+        roles, y, x, c, groups, image = table.roles, table.y, table.x, table.c, table.groups, table.image
         # A copy: one estimator object may serve several models.
         estimator: Any = DMLCMR() if self.estimator is None else clone(self.estimator)
-        # Indicators of a categorical action are discrete however rare a level is.
-        discrete = {j for j in range(roles["action"].width) if is_discrete(x[:, j])}
-        discrete |= roles["action"].categorical_positions
         if isinstance(getattr(estimator, "discrete", None), str) and estimator.discrete == "auto":
-            estimator = estimator.set_params(discrete=tuple(sorted(discrete)))
+            estimator = estimator.set_params(discrete=tuple(sorted(table.discrete)))
         if image is not None:
             estimator = embed_beside_image(estimator, x, c, image.n_features, roles["action"].width)
         estimator = estimator.fit(y, x, c, seed=int(self.seed), groups=groups)
         # What the user says of the columns counts, where the estimator takes it.
-        discrete = set(getattr(getattr(estimator, "report_", None), "discrete", discrete))
-        diagnosis = Diagnosis.of(
-            estimator, roles, matrices["action"], c, discrete=discrete, groups=groups, seed=int(self.seed)
-        )
+        discrete = set(getattr(getattr(estimator, "report_", None), "discrete", table.discrete))
+        diagnosis = Diagnosis.of(estimator, table, discrete=discrete, seed=int(self.seed))
         report = getattr(estimator, "report_", None)
         if isinstance(report, TwoStageReport) and image is None:
             names = [name for role in ("action", "context") if role in roles for name in roles[role].encoded_names]
@@ -139,15 +119,10 @@ class IVRegression:
             )
         # Only now: a fit that fails leaves an earlier one as it was.
         self.estimator_, self.roles_, self.image_, self.diagnosis_ = estimator, roles, image, diagnosis
-        self.action_range_ = np.stack([matrices["action"].min(axis=0), matrices["action"].max(axis=0)])
+        self.action_range_ = np.stack([table.action.min(axis=0), table.action.max(axis=0)])
         self.sums_ = None if correction is None else correction.in_sums()
         # Kept in memory for averages over observed contexts; never written to disk with the model.
-        self.context_, self.action_, self.correction_, self.support_ = (
-            context_matrix,
-            matrices["action"],
-            correction,
-            None,
-        )
+        self.context_, self.action_, self.correction_, self.support_ = table.context, table.action, correction, None
         if self.diagnosis_.weakest_f is not None and self.diagnosis_.weakest_f < WEAK_F:
             warnings.warn(
                 f"weak instrument: {self.diagnosis_.strength_measure} = {self.diagnosis_.weakest_f:.1f}, below "
@@ -155,7 +130,7 @@ class IVRegression:
                 stacklevel=2,
             )
         least = min(self.diagnosis_.partial_r2, default=0.0)
-        if least >= DETERMINED and closest <= NEARLY_THE_ACTION:
+        if least >= DETERMINED and table.likeness <= NEARLY_THE_ACTION:
             warnings.warn(
                 f"the instruments determine the action (partial R2 {least:.4f}): they are as confounded as it is, and "
                 "the effect is that of a plain regression. Was an instrument made from the action?",
@@ -243,7 +218,7 @@ class IVRegression:
         """How far E[Y - f(A, C) | Z, C] is from zero on rows that were not used in ``fit``, with a standard error.
 
         A frame with the columns of the fit, or arrays by role. Every estimator has this number, so that models of
-        different kinds can be compared by it on the same rows.
+        different kinds can be compared by it on the same rows; it does not depend on the seed of the fit.
         """
         self._check_fitted()
         given = {"outcome": outcome, "action": action, "instruments": instruments, "context": context}
@@ -251,9 +226,7 @@ class IVRegression:
         seen = parts.get("context", np.empty((len(parts["outcome"]), 0)))
         seen = seen if self.image_ is None else self.image_.replace_last(seen)
         x, c = np.hstack([parts["action"], seen]), np.hstack([parts["instruments"], seen])
-        return self.estimator_.moment_error(
-            parts["outcome"], x, c, seed=int(self.seed), groups=read_groups(data, groups)
-        )
+        return self.estimator_.moment_error(parts["outcome"], x, c, groups=read_groups(data, groups, len(x)))
 
     def summary(self) -> str:
         """Roles, diagnostics and the average effect over the observed contexts, as text."""
@@ -368,39 +341,3 @@ class IVRegression:
                 "over."
             )
         return self.context_
-
-
-def _check_instruments(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> float:
-    """Refuse instruments that are the action itself, and warn of those that cannot tell its columns apart.
-
-    Returns how close they come to the action: the largest correlation of the column that is least like any of them.
-    """
-    action, z = matrices["action"], matrices["instruments"]
-    likeness = np.abs(np.corrcoef(action.T, z.T)[: action.shape[1], action.shape[1] :])
-    # One column that nothing confounds may instrument itself, and a level may be taken by all who are assigned to it.
-    # All columns are what makes it a plain regression.
-    weakest = int(np.argmin(likeness.max(axis=1)))
-    nearest = int(np.argmax(likeness[weakest]))
-    name, instrument = roles["action"].encoded_names[weakest], roles["instruments"].encoded_names[nearest]
-    closest = float(likeness[weakest, nearest])
-    if closest > 1 - 1e-9:
-        raise RoleError(
-            f"The instrument {instrument!r} is the action {name!r} in other units, so that this would be a plain "
-            "regression, confounded as ever. Name something that moves the action from outside; if nothing confounds "
-            "the action, an ordinary regression is enough."
-        )
-    if closest > NEARLY_THE_ACTION:
-        warnings.warn(
-            f"the instrument {instrument!r} is nearly the action {name!r} (correlation {closest:.5f}): what confounds "
-            "the action confounds it, too, unless the action was all but assigned.",
-            stacklevel=3,
-        )
-    needed = sum(column.width - (column.levels is not None) for column in roles["action"].columns)
-    n_values = len(np.unique(z, axis=0))
-    if n_values <= needed:
-        warnings.warn(
-            f"the instruments take {n_values} different values, which identify {n_values - 1} of the action's {needed} "
-            "effects at most, however strong each one's F is. Bring more instruments, or fewer actions.",
-            stacklevel=3,
-        )
-    return closest

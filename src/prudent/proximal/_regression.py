@@ -112,7 +112,7 @@ class ProximalRegression:
         if data is None:
             given = {name: flatten_pictures(value) for name, value in given.items()}
         roles, matrices = read_roles(data, given, TITLES, REQUIRED)
-        groups = read_groups(data, groups)
+        groups = read_groups(data, groups, len(matrices["outcome"]))
         y = matrices["outcome"]
         check_enough(len(y))
         check_varying(roles, matrices, REQUIRED, wide=WIDE)
@@ -302,7 +302,7 @@ class ProximalRegression:
     ) -> MomentError:
         """How far E[Y - h(A, W, X) | A, V, X] is from zero on rows that were not used in ``fit``.
 
-        A frame with the columns of the fit, or arrays by role.
+        A frame with the columns of the fit, or arrays by role. It does not depend on the seed of the fit.
         """
         self._check_fitted()
         given = {
@@ -316,9 +316,7 @@ class ProximalRegression:
         parts = {name: self._compressed(name, matrix) for name, matrix in matrices.items()}
         x = np.hstack([parts[name] for name in ("treatment", "outcome_proxy", "context") if name in parts])
         c = np.hstack([parts[name] for name in ("treatment", "treatment_proxy", "context") if name in parts])
-        return self.estimator_.moment_error(
-            parts["outcome"], x, c, seed=int(self.seed), groups=read_groups(data, groups)
-        )
+        return self.estimator_.moment_error(parts["outcome"], x, c, groups=read_groups(data, groups, len(x)))
 
     def summary(self) -> str:
         """Roles, diagnostics and the effect at a few treatments with standard errors, as text."""

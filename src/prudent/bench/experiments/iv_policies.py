@@ -1,4 +1,6 @@
-"""Policies: a design whose best action depends on the context, and bandits that ignore the instrument."""
+"""Policies: a design whose best action depends on the context, and bandits, which know no instruments."""
+
+from dataclasses import replace
 
 from prudent.bench._definition import CPU_SECONDS, Experiment, Figure, Method, Metric, Quick, Reference, Task
 from prudent.bench.experiments._iv import CONTEXT_SEED, ESTIMATORS, by, fit
@@ -20,6 +22,17 @@ _BANDITS = (
     _bandit("NeuralLinLCB", 40, n_steps=300),
     _bandit("NeuralLinGreedy", 40, n_steps=300),
 )
+# The same that never see the instrument: given it, price and hidden demand of the pricing design are nearly one thing.
+_BLIND = tuple(
+    replace(
+        bandit,
+        name=f"{bandit.name}-without",
+        label=f"{bandit.label}, without the instrument",
+        settings=bandit.settings | {"instrument": False},
+    )
+    for bandit in _BANDITS
+)
+_GIVEN = tuple(replace(bandit, label=f"{bandit.label}, the instrument as context") for bandit in _BANDITS)
 _RANDOM = Method(name="random", label="random action", settings={"bandit": "random"}, seconds=0.1, quick_seconds=0.1)
 
 
@@ -55,7 +68,8 @@ def _loss(act, data, task: Task, shifted: bool):
 def _policy(task: Task, data):
     """The learnt policy as a function of contexts.
 
-    Bandits get the instrument as one more context (as in the thesis), in new contexts a fresh draw of it.
+    Bandits get the instrument as one more context (as in the thesis), in new contexts a fresh draw of it; or, where
+    the settings say so, not at all.
     """
     import numpy as np
 
@@ -69,7 +83,11 @@ def _policy(task: Task, data):
         return fit(task, data).policy(data.action_range)
     if name == "random":
         return lambda contexts: rng.uniform(low, high, len(contexts))
-    bandit = getattr(iv, name)(**settings, seed=task.seed).fit(**data.roles(), actions=(low, high))
+    roles = data.roles()
+    if not settings.pop("instrument", True):
+        del roles["instruments"]
+        return getattr(iv, name)(**settings, seed=task.seed).fit(**roles, actions=(low, high)).act
+    bandit = getattr(iv, name)(**settings, seed=task.seed).fit(**roles, actions=(low, high))
 
     def act(contexts: np.ndarray) -> np.ndarray:
         # In both designs the instrument is N(0, 1), independent of the context.
@@ -87,10 +105,11 @@ context = Experiment(
     title="A best action that depends on the context",
     protocol=(
         "the pricing design of prudent.datasets; what the policy over prices in [-3, 3] loses against the best price "
-        "of every context, in 2,000 fresh contexts and in 2,000 that are wealthier than the data."
+        "of every context, in 2,000 fresh contexts and in 2,000 that are wealthier than the data. Bandits do not see "
+        "the instrument, or take it for one more context, of which they get a fresh draw."
     ),
     run_cell=f"{_MODULE}:run_context",
-    methods=(*ESTIMATORS.values(), *_BANDITS, _RANDOM),
+    methods=(*ESTIMATORS.values(), *_BLIND, *_GIVEN, _RANDOM),
     grid={"n": _SIZES},
     runs=20,
     budget={"contexts": 2000},
@@ -106,6 +125,13 @@ context = Experiment(
             values=_by_size(*[0.916] * len(_SIZES)),
             role="known",
             source="closed form, see prudent.datasets.make_pricing",
+        ),
+        Reference(
+            label="limit of a regression on the instrument, too",
+            metric="suboptimality",
+            values=_by_size(*[3.229] * len(_SIZES)),
+            role="known",
+            source="p* + 1.835, kept in [-3, 3]; see prudent.datasets.make_pricing",
         ),
         Reference(
             label="best constant price",
@@ -124,7 +150,10 @@ context = Experiment(
     ),
     figures=(Figure(kind="lines", x="n", y="suboptimality", log_x=True, log_y=True),),
     quick=Quick(
-        runs=1, grid={"n": (1000,)}, budget={"contexts": 300}, methods=("kernel-cmr", "2sls", "linlcb", "random")
+        runs=1,
+        grid={"n": (1000,)},
+        budget={"contexts": 300},
+        methods=("kernel-cmr", "2sls", "linlcb", "linlcb-without", "random"),
     ),
 )
 
