@@ -2,7 +2,8 @@
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ IV_REQUIRED = ("outcome", "action", "instruments")
 MAX_LEVELS = 1000
 # Text of so few different values may be labels even if they look like numbers.
 MAX_LABELS = 10
+# How dates begin in files.
+DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 # Of more columns than this one usually lies outside the range that was observed.
 MAX_RANGES = 10
 
@@ -170,8 +173,13 @@ def _from_polars(column: Any) -> Any:
 
 def role_from_frame(title: str, frame: pd.DataFrame, names: Any) -> Role:
     """The role that ``names`` (one name or several) play in a frame."""
-    names = [names] if isinstance(names, str) else list(names)
+    names = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
     for name in names:
+        if not isinstance(name, str):
+            raise RoleError(
+                f"{title} must be the name of a column as text, got {name!r}. Rename the columns, such as by "
+                "frame.columns = frame.columns.astype(str)."
+            )
         _check_column(title, name, frame)
     if len(set(names)) < len(names):
         raise RoleError(f"{title} names a column twice: {names}.")
@@ -306,7 +314,8 @@ def check_varying(
     """
     if any(column.levels is not None for column in roles["outcome"].columns):
         raise DataError(
-            f"Outcome must be numeric, got text or categories in {roles['outcome'].names}. Code it as numbers."
+            f"Outcome must be numeric, got text, categories or booleans in {roles['outcome'].names}. Code it as "
+            "numbers, such as 0 and 1."
         )
     for name in names:
         if wide is not None and matrices[name].shape[1] > wide and np.any(np.ptp(matrices[name], axis=0) > 0):
@@ -319,6 +328,11 @@ def check_varying(
                 raise DataError(
                     f"{roles[name].title} column {column.name!r} is constant: data in which it never varies cannot "
                     "answer the question. Drop it, or bring data in which it varies."
+                )
+            if np.all(block.var(axis=0) == 0):
+                raise DataError(
+                    f"{roles[name].title} column {column.name!r} varies by {np.ptp(block):g}, too little to compute "
+                    "with. Change its unit."
                 )
 
 
@@ -400,6 +414,10 @@ def _check_words(name: str, values: list[Any], index: pd.Index) -> None:
     """
     if len(set(values)) <= MAX_LABELS:
         return
+    if all(isinstance(v, str) and DATE.match(v) for v in values):
+        raise DataError(
+            f"{name} is text that holds dates (first: {values[0]!r}). Turn it into a number (e.g. days) first."
+        )
     is_number = [not isinstance(v, bool) and as_number(v) is not None for v in values]
     has_comma = [
         not ok and as_number(str(v).replace(",", ".")) is not None for v, ok in zip(values, is_number, strict=True)

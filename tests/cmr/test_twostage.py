@@ -145,3 +145,24 @@ def test_series_names_its_columns():
     assert names[:4] == ["x0[0]", "x0[1]", "x1[0]", "x1[1]"]
     assert needed[-1] == (0, 1)
     assert series.transform(array).shape == (50, len(names))
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1e12, 0.0), (1e-12, 0.0), (1.0, 1e8), (1.0, 1.7e18)])
+@pytest.mark.parametrize("place", ["action", "instruments", "context"])
+def test_units_change_nothing(design, place, scale, shift):
+    # Days in nanoseconds since 1970, sizes in dollars.
+    scale = 864e11 if shift > 1e10 else scale
+    roles = design.roles()
+    changed = roles | {place: roles[place] * scale + shift}
+    plain, other = (IVRegression(TwoStageLeastSquares()).fit(**part) for part in (roles, changed))
+    points = {name: (changed if name == place else roles)[name][:5] for name in ("action", "context")}
+    expected = plain.effect(roles["action"][:5], roles["context"][:5])
+    np.testing.assert_allclose(other.effect(points["action"], points["context"]), expected, rtol=1e-4, atol=1e-4)
+    assert other.diagnose().weakest_f == pytest.approx(plain.diagnose().weakest_f, rel=1e-4)
+
+
+def test_an_action_that_follows_from_the_context_is_refused(design):
+    roles = design.roles()
+    copied = roles | {"context": np.hstack([roles["context"], 2 * roles["action"] + roles["context"]])}
+    with pytest.raises(DataError, match="Column 0 of x is a linear combination of columns that x and c share"):
+        IVRegression(TwoStageLeastSquares()).fit(**copied)

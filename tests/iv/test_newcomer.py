@@ -232,3 +232,50 @@ def test_the_moment_error_on_new_rows_takes_a_frame_or_arrays(design, model):
     without = IVRegression(TwoStageLeastSquares()).fit(design.frame(), **(names | {"context": None}))
     with pytest.raises(RoleError, match="fitted without context, but one was given"):
         without.moment_error(**new.roles())
+
+
+def _wages(n: int = 120) -> pd.DataFrame:
+    frame = datasets.make_linear_gaussian(n, seed=0).frame()
+    return frame.assign(w2=-frame["y"] + frame["x"])
+
+
+WAGES = {"outcome": "y", "action": "a", "instruments": ["z1", "z2"], "context": "x"}
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "message"),
+    [
+        (
+            {"y": 1e300},
+            {},
+            r"Outcome column 'y' must have numbers of at most 1e\+100.*got 1e\+300 \(first: row index 3\)",
+        ),
+        ({"a": 1e300}, {}, "Action column 'a' must have numbers of at most"),
+        ({}, {"instruments": "y2"}, "Instruments column 'y2' is the outcome 'y' in other units"),
+        ({}, {"context": "y2"}, "Context column 'y2' is the outcome 'y' in other units"),
+        ({}, {"context": "day"}, "Context column 'day' is text that holds dates"),
+        ({}, {"outcome": "yes"}, "booleans in .*Code it as numbers, such as 0 and 1"),
+        ({}, {"action": "tiny"}, "Action column 'tiny' varies by .*Change its unit"),
+        ({}, {"action": 1}, r"Action must be the name of a column as text, got 1"),
+    ],
+)
+def test_columns_that_cannot_be_what_they_are_named(change, given, message):
+    frame = _wages()
+    for name, value in change.items():
+        frame.loc[3, name] = value
+    days = pd.date_range("2020-01-01", periods=len(frame)).strftime("%Y-%m-%d")
+    frame = frame.assign(y2=2 * frame["y"], day=days, yes=frame["y"] > 0, tiny=frame["a"] * 1e-200)
+    with pytest.raises((DataError, RoleError), match=message):
+        IVRegression(TwoStageLeastSquares()).fit(frame, **(WAGES | given))
+
+
+def test_outcomes_have_names_and_a_policy_is_as_good_as_itself():
+    frame = _wages()
+    model = IVRegression(TwoStageLeastSquares()).fit(frame, **(WAGES | {"outcome": ["y", "w2"]}))
+    first, second = (model.policy((-1.0, 1.0), outcome=name).act({"x": [0.0]}) for name in ("y", "w2"))
+    assert first[0] == -second[0]
+    assert model.policy_value(1.0, outcome="w2") == model.policy_value(1.0, outcome=1)
+    with pytest.raises(DataError, match=r"outcome must be one of \['y', 'w2'\] or its number, in 0\.\.1, got 'w3'"):
+        model.policy(outcome="w3")
+    same = model.policy_value(1.0, {"x": [0.0]}, baseline=1.0)
+    assert (same.value, same.lower, same.upper) == (0.0, 0.0, 0.0)

@@ -76,7 +76,8 @@ def run(
         unknown = set(methods) - known
         if unknown:
             raise BenchError(
-                f"no experiment of this run has a method {min(unknown)!r}; they have {', '.join(sorted(known))}"
+                f"no experiment of this {'quick ' if quick else ''}run has a method {min(unknown)!r}; they have "
+                f"{', '.join(sorted(known))}"
             )
         planned = [e for e in planned if any(method.name in methods for method in e.methods)]
     twice = {experiment.name for experiment in planned if [e.name for e in planned].count(experiment.name) > 1}

@@ -11,6 +11,8 @@ Matrix = Float[np.ndarray, "n d"]
 
 # A column with at most this many values, each of them repeated, is taken as discrete.
 MAX_AUTO_LEVELS = 10
+# Squares and products of larger numbers overflow.
+LARGEST = 1e100
 # Indicators are made of the values of a column that are seen in at least this share of the rows, each of them.
 MIN_LEVEL_SHARE = 0.02
 
@@ -38,6 +40,14 @@ def as_matrix(
         raise DataError(f"{name} must have one row per unit (2-D), got shape {array.shape}. Flatten the other axes.")
     if len(array) == 0:
         raise DataError(f"{name} must have at least one row, got none.")
+    beyond = np.abs(array) > LARGEST
+    if np.any(beyond & np.isfinite(array)):
+        row, column = np.argwhere(beyond & np.isfinite(array))[0]
+        raise DataError(
+            f"{name} must have numbers of at most {LARGEST:g}, with which one can compute, got {array[row, column]:g} "
+            f"(first: {row_label(index, row)}). If it stands for a missing value, drop or impute the row; else change "
+            "the unit."
+        )
     bad = ~np.isfinite(array)
     if bad.any():
         rows = np.flatnonzero(bad.any(axis=1))

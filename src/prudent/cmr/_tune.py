@@ -465,12 +465,12 @@ def _read_data(data: Any) -> _Data:
         if {"y", "x", "c"} <= data.keys():
             _refuse_others(data, ("y", "x", "c", "groups"))
             return _Data(data["y"], data["x"], data["c"], data.get("groups"))
-        if {"outcome", "action", "instruments"} <= data.keys():
+        if "outcome" in data:
             # Its questions rest on this package, which cannot import them first.
             from prudent.iv._table import read_table
 
             _refuse_others(data, tuple(inspect.signature(read_table).parameters))
-            table = read_table(**data)
+            table = read_table(**{"action": None, "instruments": None, **data})
             n_features = None if table.image is None else table.image.n_features
             discrete, n_actions = tuple(sorted(table.discrete)), table.action.shape[1]
             return _Data(table.y, table.x, table.c, table.groups, discrete, n_features, n_actions)

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from prudent._checks import check_count
-from prudent.cmr._arrays import Matrix, as_matrix
+from prudent.cmr._arrays import Matrix, Scaler, as_matrix
 from prudent.cmr._base import MomentEstimator
 from prudent.cmr._features import KINDS, Series, independent_columns
 from prudent.cmr._problem import Problem, check_choice, simple_params
@@ -27,8 +28,8 @@ class TooFewInstrumentsError(DataError):
     def __init__(self, n_terms: int, n_instruments: int):
         self.n_terms, self.n_instruments = n_terms, n_instruments
         super().__init__(
-            f"{n_terms} endogenous terms need at least as many excluded instruments, got {n_instruments}. Use simpler "
-            "features, or bring more instruments."
+            f"{n_terms} endogenous terms need at least as many excluded instruments, got {n_instruments} (combinations "
+            "of the context do not count). Use simpler features, or bring more instruments."
         )
 
 
@@ -147,13 +148,22 @@ class TwoStageLeastSquares(MomentEstimator):
             "interactions": self.interactions,
         }
         series, instrument_series = Series.of(problem.x, **settings), Series.of(problem.c, **settings)
-        basis, outer = series.transform(problem.x), instrument_series.transform(problem.c)
+        raw, outer = series.transform(problem.x), _in_standard_units(instrument_series.transform(problem.c))[0]
+        # Products of raw columns, of years in nanoseconds or of a size in dollars, would be rounding errors.
+        basis, scaler = _in_standard_units(raw)
         names, needed = series.terms()
         is_exogenous = np.array([set(columns) <= set(problem.known) for columns in needed], dtype=bool)
         constant = np.ones((len(basis), 1))
         exogenous = np.flatnonzero(is_exogenous)
         exogenous = exogenous[independent_columns(constant, basis[:, exogenous])]
         fixed = np.hstack([constant, basis[:, exogenous]])
+        for j in problem.modelled:
+            own = [k for k, columns in enumerate(needed) if columns == (j,)]
+            if not len(independent_columns(fixed, basis[:, own])):
+                raise DataError(
+                    f"Column {j} of x is a linear combination of columns that x and c share: what it does cannot be "
+                    "told from what they do. Leave those columns out of the context, or this one out of the action."
+                )
         endogenous = np.flatnonzero(~is_exogenous)
         endogenous = endogenous[independent_columns(fixed, basis[:, endogenous])]
         excluded = outer[:, independent_columns(fixed, outer)]
@@ -166,18 +176,22 @@ class TwoStageLeastSquares(MomentEstimator):
         options: dict[str, Any] = {"cov_type": errors}
         if errors == "clustered" and problem.groups is not None:
             options["clusters"] = np.unique(problem.groups, return_inverse=True)[1]
-        results = [
-            IV2SLS(
-                column,
-                fixed,
-                basis[:, endogenous] if len(endogenous) else None,
-                excluded if len(endogenous) else None,
-            ).fit(**options)
-            for column in problem.y.T
-        ]
+        # Matrices are small: threads of the linear algebra library would spend their time waiting for each other.
+        with threadpool_limits(1):
+            results = [
+                IV2SLS(
+                    column,
+                    fixed,
+                    basis[:, endogenous] if len(endogenous) else None,
+                    excluded if len(endogenous) else None,
+                ).fit(**options)
+                for column in problem.y.T
+            ]
+            first_stage = [_first_stage(column, fixed, excluded, options) for column in basis[:, endogenous].T]
         chosen = np.concatenate([exogenous, endogenous])
-        coefficients = np.column_stack([np.asarray(result.params) for result in results])
-        first_stage = [_first_stage(column, fixed, excluded, options) for column in basis[:, endogenous].T]
+        to_raw = _to_raw(scaler.mean[chosen], scaler.scale[chosen])
+        coefficients = np.column_stack([to_raw @ np.asarray(result.params) for result in results])
+        errors_of_raw = [np.sqrt(np.diag(to_raw @ np.asarray(result.cov) @ to_raw.T)) for result in results]
         if n_clusters is not None and n_clusters <= excluded.shape[1]:
             # The covariance of the instruments' coefficients is then singular: F would be a rounding error's inverse.
             first_stage = [(float("nan"), r2) for _, r2 in first_stage]
@@ -185,8 +199,8 @@ class TwoStageLeastSquares(MomentEstimator):
             n_rows=len(basis),
             errors=errors,
             terms=("constant", *(names[j] for j in chosen)),
-            coefficients=tuple(tuple(float(v) for v in result.params) for result in results),
-            standard_errors=tuple(tuple(float(v) for v in result.std_errors) for result in results),
+            coefficients=tuple(tuple(float(v) for v in column) for column in coefficients.T),
+            standard_errors=tuple(tuple(float(v) for v in column) for column in errors_of_raw),
             endogenous=tuple(names[j] for j in endogenous),
             first_stage_f=tuple(f for f, _ in first_stage),
             partial_r2=tuple(r2 for _, r2 in first_stage),
@@ -233,6 +247,18 @@ class TwoStageLeastSquares(MomentEstimator):
         model.coefficients_, model.chosen_ = arrays["coefficients"], arrays["chosen"]
         model.report_ = TwoStageReport(**{key: _as_tuple(value) for key, value in record["report"].items()})
         return model
+
+
+def _in_standard_units(terms: Matrix) -> tuple[Matrix, Scaler]:
+    scaler = Scaler.of(terms)
+    return (terms - scaler.mean) / scaler.scale, scaler
+
+
+def _to_raw(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The matrix that turns coefficients of (1, standardised terms) into those of (1, raw terms)."""
+    matrix = np.diag(np.concatenate([[1.0], 1 / scale]))
+    matrix[0, 1:] = -mean / scale
+    return matrix
 
 
 def _first_stage(target: np.ndarray, fixed: Matrix, excluded: Matrix, options: dict[str, Any]) -> tuple[float, float]:

@@ -19,11 +19,14 @@ REFINEMENTS = 2
 MAX_NUMBERS = 32_000_000
 
 
-def check_outcome(model: "IVRegression", outcome: Any) -> None:
-    """Raise unless ``outcome`` is the number of an outcome."""
-    count = model.roles_["outcome"].width
-    if isinstance(outcome, bool) or not isinstance(outcome, int | np.integer) or not 0 <= outcome < count:
-        raise DataError(f"outcome must be its number, in 0..{count - 1}, got {outcome!r}.")
+def outcome_number(model: "IVRegression", outcome: Any) -> int:
+    """The number of an outcome that is given by name or number."""
+    names = model.roles_["outcome"].names
+    if isinstance(outcome, str) and outcome in names:
+        return names.index(outcome)
+    if isinstance(outcome, bool) or not isinstance(outcome, int | np.integer) or not 0 <= outcome < len(names):
+        raise DataError(f"outcome must be one of {names} or its number, in 0..{len(names) - 1}, got {outcome!r}.")
+    return int(outcome)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,10 +41,10 @@ class Policy:
     minimise: bool
 
     @classmethod
-    def over(cls, model: "IVRegression", actions: Any, *, outcome: int, minimise: bool) -> "Policy":
+    def over(cls, model: "IVRegression", actions: Any, *, outcome: int | str, minimise: bool) -> "Policy":
         """See :meth:`prudent.IVRegression.policy`."""
         role = model.roles_["action"]
-        check_outcome(model, outcome)
+        outcome = outcome_number(model, outcome)
         if actions is None:
             if role.is_categorical:
                 actions = list(role.columns[0].levels or ())

@@ -148,7 +148,7 @@ class IVRegression:
         """Effect of ``action`` less that of ``baseline`` in the same contexts."""
         return self.effect(action, context) - self.effect(baseline, context)
 
-    def policy(self, actions: Any = None, *, outcome: int = 0, minimise: bool = False) -> Policy:
+    def policy(self, actions: Any = None, *, outcome: int | str = 0, minimise: bool = False) -> Policy:
         """The policy that chooses the best action for a context.
 
         Parameters
@@ -156,8 +156,8 @@ class IVRegression:
         actions : (low, high) tuple, or list of actions, optional
             A range of a scalar action (two numbers in a *tuple*), or discrete candidates (a *list*). Default: the
             levels of a categorical or discrete action, else the range seen in the data.
-        outcome : int
-            Which outcome is to be made large.
+        outcome : int or str
+            Which outcome is to be made large, by number or name.
         minimise : bool
             Make it small instead.
         """
@@ -170,7 +170,7 @@ class IVRegression:
         context: Any = None,
         *,
         baseline: Any = None,
-        outcome: int | None = None,
+        outcome: int | str | None = None,
         level: float = 0.95,
     ) -> PolicyValue:
         """Mean outcome if a policy is followed in contexts like these (default: those of the training data).

@@ -64,6 +64,7 @@ def read_table(
     groups = read_groups(data, groups, n_rows)
     check_enough(n_rows)
     check_varying(roles, matrices, IV_REQUIRED)
+    _check_outcome(roles, matrices)
     likeness = _check_instruments(roles, matrices)
     seen = matrices.get("context", np.empty((n_rows, 0)))
     image = None
@@ -86,6 +87,22 @@ def read_table(
         discrete=discrete | roles["action"].categorical_positions,
         likeness=likeness,
     )
+
+
+def _check_outcome(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> None:
+    """Refuse an outcome that stands in another role in other units."""
+    outcomes = matrices["outcome"]
+    for role in ("action", "instruments", "context"):
+        for name, column in zip(roles[role].encoded_names, matrices[role].T, strict=True) if role in roles else ():
+            if np.ptp(column) == 0:
+                continue
+            for number, outcome in enumerate(outcomes.T):
+                if abs(np.corrcoef(column, outcome)[0, 1]) > 1 - 1e-9:
+                    other = roles["outcome"].names[number]
+                    raise RoleError(
+                        f"{roles[role].title} column {name!r} is the outcome {other!r} in other units. Give every "
+                        "variable one role."
+                    )
 
 
 def _check_instruments(roles: dict[str, Role], matrices: dict[str, np.ndarray]) -> float:

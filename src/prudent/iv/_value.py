@@ -7,7 +7,7 @@ import numpy as np
 
 from prudent.cmr._debias import check_level, covariance_of_mean, half_width
 from prudent.errors import DataError
-from prudent.iv._policy import Policy, act, check_outcome
+from prudent.iv._policy import Policy, act, outcome_number
 
 if TYPE_CHECKING:
     from prudent.iv._regression import IVRegression
@@ -47,11 +47,10 @@ class PolicyValue:
 
 
 def policy_value(
-    model: "IVRegression", policy: Any, context: Any, *, baseline: Any, outcome: int | None, level: float
+    model: "IVRegression", policy: Any, context: Any, *, baseline: Any, outcome: int | str | None, level: float
 ) -> PolicyValue:
     """See :meth:`prudent.IVRegression.policy_value`."""
-    number: int = getattr(policy, "outcome", 0) if outcome is None else outcome
-    check_outcome(model, number)
+    number = outcome_number(model, getattr(policy, "outcome", 0) if outcome is None else outcome)
     check_level(level)
     if model.sums_ is None:
         raise DataError(
@@ -74,7 +73,8 @@ def policy_value(
         value, error, freedom = _elsewhere(model, rows, f, plug_in, number)
     support = model._support()
     shares = None if support is None else [support.share_outside(part) for part in rows]
-    half = half_width(level, freedom) * error
+    # Of a policy against itself nothing is unknown.
+    half = half_width(level, freedom) * error if error > 0 else 0.0
     return PolicyValue(
         value=value,
         standard_error=error,
