@@ -162,7 +162,7 @@ class TwoStageLeastSquares(MomentEstimator):
             if not len(independent_columns(fixed, basis[:, own])):
                 raise DataError(
                     f"Column {j} of x is a linear combination of columns that x and c share: what it does cannot be "
-                    "told from what they do. Leave those columns out of the context, or this one out of the action."
+                    "told from what they do. Leave out this column, or those."
                 )
         endogenous = np.flatnonzero(~is_exogenous)
         endogenous = endogenous[independent_columns(fixed, basis[:, endogenous])]
